@@ -1,0 +1,1 @@
+"""The Plimsoll operator; today it holds the manifest and `plimsoll up`."""

@@ -1,0 +1,1 @@
+"""Admission: the only place that builds a Budget or an AdmittedRequest."""

@@ -1,0 +1,1 @@
+"""The contract: configuration, command line, endpoints and metric names. Importable without torch."""

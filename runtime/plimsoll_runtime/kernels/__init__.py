@@ -1,0 +1,1 @@
+"""Kernels: the plain-torch specification and the faster paths that must equal it."""

@@ -1,0 +1,1 @@
+"""Models: one config-driven decoder and the checkpoints it is loaded from."""

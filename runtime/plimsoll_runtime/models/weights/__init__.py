@@ -1,0 +1,1 @@
+"""Checkpoints on disk: safetensors and GGUF, headers first, weights kept as stored."""

@@ -1,0 +1,1 @@
+"""Routes: the four dialects as pure converters, and the one handler that runs them."""

@@ -1,0 +1,92 @@
+"""What a dialect is: three pure converters, and the facts that an answer needs besides its events.
+
+Owns the protocol that chat_completions, completions, messages and responses implement and app.py runs. A dialect never
+sees configuration, a tokenizer or the engine. Invariant: the plain answer and the concatenated stream say the same.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from plimsoll_runtime.contract.endpoints import Route
+from plimsoll_runtime.events import AnswerEvent, Broken, FinishDetail, FinishReason, TextLogprob, Usage
+from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.request import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFacts:
+    """What every answer of one request repeats: ids made by the server, the time in whole seconds, the grant."""
+
+    request_id: str
+    created: int
+    model: str
+    num_choices: int
+    prompt_tokens: int
+    max_output_tokens: int
+    system_fingerprint: str
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceAnswer:
+    """One complete choice. `echo_text` is the prompt where `echo` was asked for, else empty."""
+
+    choice: int
+    text: str
+    reason: FinishReason
+    detail: FinishDetail | None
+    matched_stop: str | None
+    output_tokens: int
+    logprobs: tuple[TextLogprob, ...]
+    echo_text: str = ""
+    echo_logprobs: tuple[TextLogprob | None, ...] | None = None
+    echo_token_texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, folded from its events (routes/answer.py), choices in order of index."""
+
+    choices: tuple[ChoiceAnswer, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One server-sent event: `data` is JSON text or a literal such as [DONE]; `event` only where the dialect names it."""
+
+    data: str
+    event: str | None = None
+
+
+class StreamWriter(Protocol):
+    """Turns the events of one answer into frames; made anew for each stream, holds only what was already said."""
+
+    def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
+        """Frames for one event, in order; `Ended` and `Broken` give the last ones."""
+        ...
+
+
+class Dialect(Protocol):
+    """One API. `to_request` gives a Refusal for a body of the wrong shape and never raises on client input."""
+
+    route: Route
+
+    def to_request(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest | Refusal: ...
+
+    def to_response(self, answer: Answer, facts: AnswerFacts) -> dict[str, Any]: ...
+
+    def stream_writer(self, facts: AnswerFacts) -> StreamWriter: ...
+
+
+__all__ = [
+    "Answer",
+    "AnswerEvent",
+    "AnswerFacts",
+    "Broken",
+    "ChoiceAnswer",
+    "Dialect",
+    "Frame",
+    "StreamWriter",
+]

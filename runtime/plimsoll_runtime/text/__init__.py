@@ -1,0 +1,1 @@
+"""Text: tokenizer, chat template, detokenizer, stop strings. Knows no HTTP and no tensors."""
