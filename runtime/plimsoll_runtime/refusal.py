@@ -20,7 +20,6 @@ RefusalCode = Literal[
     "invalid_parameter_combination",
     "unsupported_parameter",
     "context_length_exceeded",
-    "max_output_limit_exceeded",
     "template_error",
     "previous_response_not_found",
     "not_found",
@@ -37,6 +36,10 @@ RefusalCode = Literal[
 ]
 """The words of the `reason` label of `plimsoll_refusals_total`, so a bounded set."""
 
+BudgetCause = Literal["prompt", "request", "limit"]
+"""Which part of the budget law refused: the prompt alone, prompt + asked output, or the hard limit. The dialects have
+sentences of their own for each, which real clients match on."""
+
 NO_NUMBERS: Mapping[str, int | None] = MappingProxyType({})
 
 
@@ -45,7 +48,7 @@ class Refusal:
     """Why a request is not served: a stable code, a sentence for people, the parameter under its wire name.
 
     `numbers` stands as fields inside the error body: for budgets `prompt_tokens`, `requested_output_tokens`,
-    `max_output_limit`, `context_length`.
+    `max_output_limit`, `context_length`. `budget_cause` is set by the budget law alone.
     """
 
     code: RefusalCode
@@ -54,3 +57,4 @@ class Refusal:
     numbers: Mapping[str, int | None] = field(default_factory=lambda: NO_NUMBERS)
     retry_after_seconds: int | None = None
     allow: str | None = None
+    budget_cause: BudgetCause | None = None

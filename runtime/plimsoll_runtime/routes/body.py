@@ -64,7 +64,8 @@ def _refusal_of(error: ValidationError, path: str) -> Refusal:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = ".".join([path] * bool(path) + [str(part) for part in first["loc"] if not _is_union_tag(part)])
     kind = first["type"]
-    code = _CODES.get(kind, "invalid_type" if kind.endswith("_type") or kind == "union_tag_invalid" else "invalid_value")
+    is_type = kind.endswith("_type") or kind == "union_tag_invalid"
+    code = _CODES.get(kind, "invalid_type" if is_type else "invalid_value")
     message = first["msg"].removeprefix("Value error, ")
     return Refusal(code=code, message=f"{param or 'the body'}: {message}", param=param or None)
 

@@ -54,7 +54,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One server-sent event: `data` is JSON text or a literal such as [DONE]; `event` only where the dialect names it."""
+    """One server-sent event: `data` is JSON or a literal such as [DONE]; `event` only where the dialect names it."""
 
     data: str
     event: str | None = None

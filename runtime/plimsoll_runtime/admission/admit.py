@@ -1,0 +1,155 @@
+"""From a request to an admitted one: resolve what was not given, count the prompt, decide the budget.
+
+Owns the composition of checks, tokens and the budget law, and the defaults of sampling. In: a `GenerationRequest` whose
+fields `check_fields` has passed. Out: an `AdmittedRequest`, or a `Refusal`. `admit` is slow on long prompts (template,
+tokenizer) and runs off the event loop; it changes nothing outside itself.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from plimsoll_runtime.admission.budget import decide_budget
+from plimsoll_runtime.admission.checks import CheckedFields, check_fields
+from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Budget, Sampling
+from plimsoll_runtime.contract.config import Limits, SamplingDefaults
+from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.request import GenerationRequest, Prompt
+
+_NEUTRAL: Mapping[str, float] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+class PromptEncoder(Protocol):
+    """What admission needs of the model's text (text/model_text.py)."""
+
+    def encode_prompt(self, prompt: Prompt, prompt_param: str) -> list[int] | Refusal: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """Facts of the loaded model that admission needs; `generation_defaults` are the model's own sampling settings."""
+
+    name: str
+    num_tokens: int
+    eos_token_ids: frozenset[int]
+    generation_defaults: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that a request may wait for a slot, and live in all."""
+
+    queue_seconds: float
+    request_seconds: float
+
+
+class Admission:
+    """The one owner of every limit. `new_seed` gives the seed of a request that named none."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        model: ServedModel,
+        encoder: PromptEncoder,
+        patience: Patience,
+        sampling_defaults: SamplingDefaults,
+        new_seed: Callable[[], int],
+    ) -> None:
+        self.limits = limits
+        self.model = model
+        self._encoder = encoder
+        self._patience = patience
+        self._new_seed = new_seed
+        known = model.generation_defaults if sampling_defaults == "model" else {}
+        self._sampling_defaults = {name: known.get(name, neutral) for name, neutral in _NEUTRAL.items()}
+
+    def check(self, request: GenerationRequest) -> CheckedFields | Refusal:
+        """Field limits (400), then the model's name (404): all that is judged before a queue place is taken."""
+        checked = check_fields(request, self.model.num_tokens)
+        if isinstance(checked, CheckedFields) and request.model != self.model.name:
+            return Refusal(
+                code="model_not_found",
+                message=f"the model {request.model[:80]!r} does not exist: this server has {self.model.name!r}",
+                param="model",
+            )
+        return checked
+
+    def count(self, request: GenerationRequest) -> list[list[int]] | Refusal:
+        """Token ids of every prompt, after the template."""
+        counted: list[list[int]] = []
+        for prompt in request.prompts:
+            token_ids = self._encoder.encode_prompt(prompt, request.prompt_param)
+            if isinstance(token_ids, Refusal):
+                return token_ids
+            counted.append(token_ids)
+        return counted
+
+    def admit(
+        self, request: GenerationRequest, checked: CheckedFields, request_id: str, tenant: str, arrival: float
+    ) -> AdmittedRequest | Refusal:
+        """The request inside its budget. `arrival` is in seconds of the engine's clock."""
+        counted = self.count(request)
+        if isinstance(counted, Refusal):
+            return counted
+        prompts = self._decide(request, checked, counted)
+        if isinstance(prompts, Refusal):
+            return prompts
+        stops = checked.stop_token_ids | (frozenset() if checked.ignore_eos else self.model.eos_token_ids)
+        return AdmittedRequest(
+            request_id=request_id,
+            route=request.route,
+            tenant=tenant,
+            prompts=prompts,
+            num_choices=checked.num_choices,
+            sampling=self._sampling(checked),
+            stop_token_ids=stops,
+            banned_until_min_tokens=stops if checked.min_tokens > 0 else frozenset(),
+            min_tokens=checked.min_tokens,
+            logprobs=checked.logprobs,
+            prompt_logprobs=checked.logprobs if request.echo else None,
+            queue_deadline=arrival + self._patience.queue_seconds,
+            deadline=arrival + self._patience.request_seconds,
+        )
+
+    def _decide(
+        self, request: GenerationRequest, checked: CheckedFields, counted: list[list[int]]
+    ) -> tuple[AdmittedPrompt, ...] | Refusal:
+        limits = self.limits
+        if checked.refuse_over_budget is not None:
+            limits = replace(limits, over_budget="refuse" if checked.refuse_over_budget else "clamp")
+        prompts: list[AdmittedPrompt] = []
+        for token_ids in counted:
+            decision = decide_budget(len(token_ids), checked.requested_output_tokens, limits)
+            if isinstance(decision, Refusal):
+                by_prompt = decision.budget_cause == "prompt"
+                return replace(decision, param=request.prompt_param if by_prompt else checked.limit_param)
+            prompts.append(AdmittedPrompt(token_ids=tuple(token_ids), budget=decision))
+        return tuple(prompts)
+
+    def _sampling(self, checked: CheckedFields) -> Sampling:
+        values = {**self._sampling_defaults, **checked.numbers}
+        top_k = int(values["top_k"]) if checked.top_k is None else checked.top_k
+        return Sampling(
+            temperature=values["temperature"],
+            top_p=values["top_p"],
+            top_k=max(0, top_k),
+            min_p=values["min_p"],
+            presence_penalty=values["presence_penalty"],
+            frequency_penalty=values["frequency_penalty"],
+            repetition_penalty=values["repetition_penalty"],
+            logit_bias=checked.logit_bias,
+            seed=self._new_seed() if checked.seed is None else checked.seed,
+        )
+
+
+def tightest(prompts: tuple[AdmittedPrompt, ...]) -> Budget:
+    """The budget that the headers show for a list of prompts: the smallest grant."""
+    return min((prompt.budget for prompt in prompts), key=lambda budget: budget.max_output_tokens)
