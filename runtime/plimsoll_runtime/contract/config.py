@@ -31,6 +31,7 @@ Word = BeforeValidator(_lower)
 """Words are matched without regard to case: `Clamp` in a manifest is `clamp` here."""
 
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKEN_COUNT, strict=True)]
+Text = Annotated[str, Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 7, allow_inf_nan=False)]
 
 
@@ -44,14 +45,14 @@ class RuntimeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str = setting(
+    model: Text = setting(
         ...,
         spec="model.source",
         unit="source",
         description="Where the model lies: file:///path, package://python_package/file, or a bare path "
         "(a folder of safetensors in the Hugging Face layout, or one GGUF file).",
     )
-    served_model_name: str | None = setting(
+    served_model_name: Text | None = setting(
         None,
         spec="model.servedName",
         unit="name",
@@ -119,7 +120,7 @@ class RuntimeConfig(BaseModel):
         unit="switch",
         description="Reuse the keys and values of prompt beginnings that the same tenant sent before.",
     )
-    device: str = setting("auto", spec=None, unit="device", description="auto, cpu, cuda, or cuda:N.")
+    device: Text = setting("auto", spec=None, unit="device", description="auto, cpu, cuda, or cuda:N.")
     dtype: Annotated[Dtype, Word] = setting(
         "auto",
         spec=None,
@@ -142,11 +143,11 @@ class RuntimeConfig(BaseModel):
         unit="seconds",
         description="How long running requests may finish after SIGTERM. Not set: the request timeout.",
     )
-    host: str = setting("127.0.0.1", spec=None, unit="address", description="Address to listen on.")
+    host: Text = setting("127.0.0.1", spec=None, unit="address", description="Address to listen on.")
     port: Annotated[int, Field(ge=0, le=65_535, strict=True)] = setting(
         8000, spec=None, unit="port", description="Port to listen on; 0 takes a free one and prints it."
     )
-    api_key_file: str | None = setting(
+    api_key_file: Text | None = setting(
         None,
         spec=None,
         unit="path",

@@ -1,0 +1,175 @@
+"""`plimsoll budget`: asks a running server what it would grant a request, and says why in words.
+
+Owns the wording of a decision on the terminal. In: a request body as a file. Out: a table, or the server's answer as
+JSON, and an exit code: 0 admitted, 3 refused, 1 no decision, 2 wrong arguments. It decides nothing itself and needs
+only the standard library, so it runs where no runtime is installed.
+"""
+
+import argparse
+import http.client
+import json
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from plimsoll_runtime.contract.endpoints import (
+    CHAT_COMPLETIONS,
+    DECIDE_BUDGET,
+    DEFAULT_PORT,
+    GENERATION_ROUTES,
+    HEADER_OVER_BUDGET,
+)
+
+EXIT_ADMITTED: Final = 0
+EXIT_NO_DECISION: Final = 1
+EXIT_REFUSED: Final = 3
+PATIENCE_SECONDS: Final = 60.0
+
+
+class NoDecisionError(Exception):
+    """The server could not be asked, or gave no decision; the text is one sentence."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask, print, and return the exit code."""
+    options = _parser().parse_args(list(arguments))
+    try:
+        decision = _ask(options)
+    except NoDecisionError as error:
+        print(f"plimsoll budget: {error}", file=sys.stderr)
+        return EXIT_NO_DECISION
+    print(json.dumps(decision, indent=2) if options.json else _table(options.route, decision))
+    return EXIT_ADMITTED if decision["admitted"] else EXIT_REFUSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="plimsoll budget",
+        description="Ask a running server what it would grant a request, and why. Nothing is generated.",
+        epilog="Exit code: 0 admitted, 3 refused, 1 no decision, 2 wrong arguments.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("file", metavar="FILE", help="the request's body as JSON, as it would be sent to the route; - reads it here")
+    add("--url", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="the server (default: %(default)s)")
+    add("--route", default=CHAT_COMPLETIONS, help=f"one of {', '.join(GENERATION_ROUTES)} (default: %(default)s)")
+    add("--over-budget", metavar="WORD", help="clamp or refuse, for this request (default: what the server does)")
+    add("--api-key-file", metavar="PATH", help="file whose first line is the API key (default: no key is sent)")
+    add("--json", action="store_true", help="print the server's answer as it is")
+    return parser
+
+
+def _ask(options: argparse.Namespace) -> Mapping[str, Any]:
+    headers = {"Content-Type": "application/json"}
+    if options.over_budget is not None:
+        headers[HEADER_OVER_BUDGET] = options.over_budget
+    if options.api_key_file is not None:
+        headers["Authorization"] = f"Bearer {_first_line(options.api_key_file)}"
+    body = json.dumps({"route": options.route, "request": _request_body(options.file)}).encode()
+    return _decision(options.url, _post(_target(options.url), body, headers))
+
+
+def _target(url: str) -> str:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise NoDecisionError(f"--url {url} is not of the form http://host:port")
+    return f"{url.rstrip('/')}{DECIDE_BUDGET}"
+
+
+def _request_body(file: str) -> Any:
+    text = sys.stdin.read() if file == "-" else _read(file)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise NoDecisionError(f"{file} is not JSON: {error}") from None
+
+
+def _first_line(file: str) -> str:
+    key, _, _ = _read(file).strip().partition("\n")
+    if not (key := key.strip()).isascii() or not key:
+        raise NoDecisionError(f"--api-key-file {file}: the first line is not an API key")
+    return key
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoDecisionError(f"cannot read {file}: {error}") from None
+
+
+def _post(url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    try:
+        with urllib.request.urlopen(  # _target has checked the scheme
+            urllib.request.Request(url, data=body, headers=dict(headers)), timeout=PATIENCE_SECONDS
+        ) as answer:
+            content: bytes = answer.read()
+            return content
+    except urllib.error.HTTPError as error:
+        raise NoDecisionError(f"the server answered {error.code}: {_error_message(error.read())}") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise NoDecisionError(f"no server answers at {url}: {reason}; is it running, and is --url right?") from None
+
+
+def _error_message(content: bytes) -> str:
+    """The message in an error body of either API's shape, or the beginning of whatever came instead."""
+    try:
+        return str(json.loads(content)["error"]["message"])
+    except (ValueError, TypeError, KeyError):
+        return content[:200].decode("utf-8", "replace")
+
+
+def _decision(url: str, content: bytes) -> Mapping[str, Any]:
+    try:
+        decision = json.loads(content)
+    except ValueError:
+        decision = None
+    if not isinstance(decision, dict) or not isinstance(decision.get("admitted"), bool):
+        raise NoDecisionError(f"{url} answered, but not as a Plimsoll server does")
+    return decision
+
+
+def _table(route: str, decision: Mapping[str, Any]) -> str:
+    rows = _admitted_rows(decision) if decision["admitted"] else _refused_rows(decision)
+    return "\n".join(f"{name:<18}{value}" for name, value in [("route", route), *rows])
+
+
+def _admitted_rows(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
+    requested = decision["requested_output_tokens"]
+    return [
+        ("decision", "admitted"),
+        ("prompt tokens", _number(decision["prompt_tokens"])),
+        ("requested", "not given" if requested is None else _number(requested)),
+        ("granted", _number(decision["max_output_tokens"])),
+        ("limited by", f"{decision['limited_by']}: {_reason(decision)}"),
+    ]
+
+
+def _reason(decision: Mapping[str, Any]) -> str:
+    context, prompt = _number(decision["context_length"]), _number(decision["prompt_tokens"])
+    granted = _number(decision["max_output_tokens"])
+    match decision["limited_by"]:
+        case "request":
+            return f"the request asked for {granted}, and gets it"
+        case "default":
+            return f"the request named no limit, and the server's default is {granted}"
+        case "limit":
+            return f"the server's hard limit is {granted}"
+        case _:
+            return f"context_length {context} - prompt_tokens {prompt} leaves room for {granted}"
+
+
+def _refused_rows(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
+    error = decision["error"]["error"]
+    names = ("prompt_tokens", "requested_output_tokens", "max_output_limit", "context_length")
+    numbers = [(name.replace("_", " "), _number(error[name])) for name in names if error.get(name) is not None]
+    return [("decision", f"refused with status {decision['status']}"), ("reason", str(error["message"])), *numbers]
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"

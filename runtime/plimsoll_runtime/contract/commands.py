@@ -1,0 +1,92 @@
+"""The one command `plimsoll`: which program a word starts.
+
+Owns the table of subcommands. Each is imported only when it is called, by name, so that the runtime and the operator
+need not know each other nor be installed together. A program takes the arguments after its word and returns the exit
+code: 0 done, 1 could not, 2 wrong arguments.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+Program = Callable[[Sequence[str]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`target` is `module:function`; `extra` is what must be installed for it."""
+
+    target: str
+    summary: str
+    extra: str
+
+
+COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
+    {
+        "serve": Command("plimsoll_runtime.__main__:serve", "serve one model over HTTP", "runtime"),
+        "up": Command("plimsoll_operator.local:main", "run InferenceServer manifests on this machine", "operator"),
+        "budget": Command(
+            "plimsoll_runtime.ask_budget:main", "ask a running server what it would grant a request, and why", "runtime"
+        ),
+        "generate": Command(
+            "plimsoll_operator.generate:main", "write the reference pages from the contract", "operator"
+        ),
+    }
+)
+NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
+    {"operator": "runs the operator in a cluster", "plan": "prints the objects that the operator would apply"}
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code; without arguments those of the process are taken."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] in (["-h"], ["--help"], ["help"]):
+        print(_overview())
+        return 0
+    name = words[0] if words else ""
+    if name not in COMMANDS:
+        print(_unknown(name), file=sys.stderr)
+        return 2
+    return _run(name, words[1:])
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    command = COMMANDS[name]
+    try:
+        program = _load(command.target)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("plimsoll_"):
+            raise
+        print(
+            f"plimsoll {name}: the Python package {error.name} is missing: install plimsoll[{command.extra}]",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        return program(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _load(target: str) -> Program:
+    module_name, _, function_name = target.partition(":")
+    program: Program = getattr(importlib.import_module(module_name), function_name)
+    return program
+
+
+def _unknown(name: str) -> str:
+    if name in NOT_BUILT:
+        return f"plimsoll {name} is not built yet (it {NOT_BUILT[name]}); there are: {', '.join(COMMANDS)}"
+    given = f"{name!r} is not a command" if name else "no command was given"
+    return f"plimsoll: {given}; there are: {', '.join(COMMANDS)}"
+
+
+def _overview() -> str:
+    lines = ["usage: plimsoll COMMAND [arguments]", ""]
+    lines += [f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()]
+    lines += [f"  {name:<10} not built yet: {summary}" for name, summary in NOT_BUILT.items()]
+    return "\n".join([*lines, "", "plimsoll COMMAND --help explains one."])

@@ -1,0 +1,81 @@
+"""Names, kinds, labels and help of every metric of the runtime, for whoever writes, scrapes or documents them.
+
+Owns names only and needs no metrics library. Invariants: labels have few values: `route` is the path (`other` for an
+unknown one), `outcome` and `state` the words below, `reason` a refusal code. No metric carries a prompt, key or user.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+MetricKind = Literal["counter", "gauge", "histogram"]
+Outcome = Literal["completed", "length", "cancelled", "refused", "failed"]
+PageState = Literal["free", "used", "cached"]
+
+OTHER_ROUTE: Final = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric under its full name; seconds in histograms, counts elsewhere."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+REQUESTS_RUNNING: Final = Metric("plimsoll_requests_running", "gauge", "Requests that hold a running slot.")
+REQUESTS_WAITING: Final = Metric("plimsoll_requests_waiting", "gauge", "Requests that wait for a running slot.")
+REQUESTS_PAUSED: Final = Metric("plimsoll_requests_paused", "gauge", "Requests paused with their progress kept.")
+REQUESTS: Final = Metric(
+    "plimsoll_requests_total",
+    "counter",
+    "Requests that ended, by outcome: completed, length, cancelled, refused or failed.",
+    ("route", "outcome"),
+)
+BUDGET_DECISIONS: Final = Metric(
+    "plimsoll_budget_decisions_total",
+    "counter",
+    "Budgets granted, by what limited them: request, default, limit or context.",
+    ("route", "limited_by"),
+)
+REFUSALS: Final = Metric("plimsoll_refusals_total", "counter", "Requests refused, by error code.", ("route", "reason"))
+UNKNOWN_FIELDS: Final = Metric(
+    "plimsoll_unknown_fields_total", "counter", "Fields of requests that no dialect knows, ignored.", ("route",)
+)
+PROMPT_TOKENS: Final = Metric("plimsoll_prompt_tokens_total", "counter", "Prompt tokens of requests that were served.")
+CACHED_TOKENS: Final = Metric(
+    "plimsoll_cached_tokens_total", "counter", "Prompt tokens that the prefix cache spared from being computed."
+)
+OUTPUT_TOKENS: Final = Metric("plimsoll_output_tokens_total", "counter", "Tokens sampled, end tokens included.")
+QUEUE_WAIT_SECONDS: Final = Metric(
+    "plimsoll_queue_wait_seconds", "histogram", "Time from arrival to the first running slot."
+)
+TIME_TO_FIRST_TOKEN_SECONDS: Final = Metric(
+    "plimsoll_time_to_first_token_seconds", "histogram", "Time from arrival to the first token."
+)
+INTER_TOKEN_SECONDS: Final = Metric(
+    "plimsoll_inter_token_seconds", "histogram", "Time between two tokens of one sequence."
+)
+REQUEST_SECONDS: Final = Metric("plimsoll_request_seconds", "histogram", "Time from arrival to the end of a request.")
+KV_PAGES: Final = Metric(
+    "plimsoll_kv_pages", "gauge", "Pages of the key-value cache: free, used or cached.", ("state",)
+)
+
+METRICS: Final[tuple[Metric, ...]] = (
+    REQUESTS_RUNNING,
+    REQUESTS_WAITING,
+    REQUESTS_PAUSED,
+    REQUESTS,
+    BUDGET_DECISIONS,
+    REFUSALS,
+    UNKNOWN_FIELDS,
+    PROMPT_TOKENS,
+    CACHED_TOKENS,
+    OUTPUT_TOKENS,
+    QUEUE_WAIT_SECONDS,
+    TIME_TO_FIRST_TOKEN_SECONDS,
+    INTER_TOKEN_SECONDS,
+    REQUEST_SECONDS,
+    KV_PAGES,
+)
