@@ -1,0 +1,186 @@
+"""`POST /v1/chat/completions`: a conversation in, `chat.completion` or its chunks out.
+
+Owns the wire names of this route. In: a JSON object, or answer events. Out: a `GenerationRequest`, a response body, or
+frames. It knows no configuration, tokenizer or engine. Invariants: `max_completion_tokens` and its deprecated alias
+`max_tokens` are one limit; chunks of all choices first appear in order of index, which clients' accumulators need.
+Source: OpenAI's API reference, "Chat Completions".
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, assert_never
+
+from plimsoll_runtime.contract.endpoints import CHAT_COMPLETIONS as PATH
+from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
+from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta, TextLogprob
+from plimsoll_runtime.request import ChatPrompt, GenerationRequest, WireValue
+from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing, unknown_fields, wire_values
+from plimsoll_runtime.routes.chat_messages import read_messages
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Dialect, Frame, StreamWriter
+from plimsoll_runtime.routes.openai_fields import (
+    ENVELOPE_NAMES,
+    JUDGED_NAMES,
+    UNSUPPORTED,
+    WITHOUT_EFFECT,
+    ChunkFrames,
+    broken_frame,
+    ending_fields,
+    heading,
+    read_envelope,
+    usage_body,
+)
+from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
+
+_JUDGED: Final = {**JUDGED_NAMES, "top_logprobs": "top_logprobs"}
+_LIMITS: Final = ("max_completion_tokens", "max_tokens")
+_WITHOUT_EFFECT: Final = WITHOUT_EFFECT | {"parallel_tool_calls", "prompt_cache_options"}
+_UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
+    **UNSUPPORTED,
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+    "modalities": (["text"],),
+    "verbosity": ("medium",),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "moderation": (),
+    "reasoning_effort": ("none",),
+    "reasoning": ({},),
+    "thinking": ({"type": "disabled"},),
+    "chat_template": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "echo": (False,),
+    "best_of": (1,),
+}
+_KNOWN: Final = frozenset(
+    {"messages", "chat_template_kwargs", *_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
+)
+_OWNED_BY_TEMPLATE: Final = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "self"})
+
+
+class ChatCompletions:
+    """The dialect; it has no state."""
+
+    route: Route = PATH
+
+    @refusing
+    def to_request(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest:
+        envelope = read_envelope(body)
+        messages = read_messages(body.get("messages"))
+        refuse_unsupported(body, _UNSUPPORTED)
+        return GenerationRequest(
+            route=self.route,
+            model=envelope.model,
+            prompt_param="messages",
+            prompts=(ChatPrompt(messages, _template_arguments(body)),),
+            wire=wire_values(body, _JUDGED) | _output_limit(body),
+            over_budget=headers.get(HEADER_OVER_BUDGET),
+            stream=envelope.stream,
+            include_usage=envelope.include_usage,
+            unknown_fields=unknown_fields(body, _KNOWN) + envelope.unknown_options,
+        )
+
+    def to_response(self, answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
+        return {
+            **heading(facts, "chatcmpl-", "chat.completion"),
+            "choices": [_whole_choice(choice, facts) for choice in answer.choices],
+            "usage": usage_body(answer.usage),
+        }
+
+    def stream_writer(self, facts: AnswerFacts) -> StreamWriter:
+        return _ChunkWriter(facts)
+
+
+class _ChunkWriter:
+    """`chat.completion.chunk`s of one stream."""
+
+    def __init__(self, facts: AnswerFacts) -> None:
+        self._facts = facts
+        self._frames = ChunkFrames(heading(facts, "chatcmpl-", "chat.completion.chunk"), facts.request.include_usage)
+
+    def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
+        match event:
+            case Begun():
+                return [self._opening(index) for index in range(self._facts.num_choices)]
+            case TextDelta():
+                return self._delta(event)
+            case ChoiceEnded():
+                return [self._chunk(event.choice, {}, None, ending_fields(event))]
+            case Ended():
+                return self._frames.at_end(event.usage)
+            case Broken():
+                return [broken_frame(event)]
+            case Echo():
+                raise AssertionError("this route never asks for an echo")
+            case _:
+                assert_never(event)
+
+    def _opening(self, index: int) -> Frame:
+        return self._chunk(index, {"role": "assistant", "content": "", "refusal": None}, None)
+
+    def _delta(self, event: TextDelta) -> Iterator[Frame]:
+        if event.text or event.logprobs:
+            logprobs = chat_logprobs(event.logprobs) if event.logprobs else None
+            yield self._chunk(event.choice, {"content": event.text}, logprobs)
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        logprobs: Mapping[str, Any] | None,
+        ending: Mapping[str, Any] | None = None,
+    ) -> Frame:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        return self._frames.of_choice(choice | dict(ending or {}))
+
+
+def _whole_choice(choice: ChoiceAnswer, facts: AnswerFacts) -> dict[str, Any]:
+    return {
+        "index": choice.choice,
+        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "logprobs": _asked_logprobs(choice.logprobs, facts),
+        **ending_fields(choice),
+    }
+
+
+def _asked_logprobs(logprobs: tuple[TextLogprob, ...], facts: AnswerFacts) -> dict[str, Any] | None:
+    asked = facts.request.wire.get("logprobs")
+    return chat_logprobs(logprobs) if asked is not None and asked.value is True else None
+
+
+def _output_limit(body: Mapping[str, Any]) -> dict[str, WireValue]:
+    """One limit under two names: the newer one speaks; both may be given where they say the same."""
+    given = [WireValue(name, body[name]) for name in _LIMITS if body.get(name) is not None]
+    if len(given) == 2 and not _same(given[0].value, given[1].value):
+        message = (
+            f"max_completion_tokens {given[0].value!r:.40} and its alias max_tokens {given[1].value!r:.40} differ: give one"
+        )
+        raise refuse("invalid_parameter_combination", message, given[0].param)
+    return {"requested_output_tokens": given[0]} if given else {}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON values: 8 is 8.0, but true is not 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _template_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template is told besides the messages: thinking off where a field says so, then the client's own."""
+    path = "chat_template_kwargs"
+    own = body.get(path)
+    if own is not None and not isinstance(own, dict):
+        raise refuse("invalid_type", f"{path} must be an object", path)
+    for name in own or {}:
+        if name in _OWNED_BY_TEMPLATE:
+            raise refuse("invalid_value", f"{path}.{name} is set by the server: leave it out", f"{path}.{name}")
+    if not isinstance((own or {}).get("enable_thinking", True), bool):
+        raise refuse("invalid_type", f"{path}.enable_thinking must be true or false", f"{path}.enable_thinking")
+    thinks_not = body.get("reasoning_effort") == "none" or body.get("thinking") is not None
+    return ({"enable_thinking": False} if thinks_not else {}) | (own or {})
+
+
+CHAT_COMPLETIONS: Final[Dialect] = ChatCompletions()

@@ -1,0 +1,186 @@
+"""`POST /v1/completions`: texts or token lists in, continued as they are; `text_completion` out, whole or in chunks.
+
+Owns the wire names of this route. In: a JSON object, or answer events. Out: a `GenerationRequest`, a response body, or
+frames. No chat template and no parser stands between the model's text and the client. Invariants: the choice of prompt
+i and its j-th answer has index i * n + j; with `echo` a choice's text begins with its prompt, and the arrays of
+`logprobs` cover both. Source: OpenAI's API reference, "Completions".
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, assert_never
+
+from plimsoll_runtime.contract.endpoints import COMPLETIONS as PATH
+from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
+from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta
+from plimsoll_runtime.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing, unknown_fields, wire_values
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Dialect, Frame, StreamWriter
+from plimsoll_runtime.routes.openai_fields import (
+    ENVELOPE_NAMES,
+    JUDGED_NAMES,
+    UNSUPPORTED,
+    WITHOUT_EFFECT,
+    ChunkFrames,
+    broken_frame,
+    ending_fields,
+    heading,
+    read_envelope,
+    read_switch,
+    usage_body,
+)
+from plimsoll_runtime.routes.openai_logprobs import LegacyLogprobs, joined
+
+MAX_PROMPTS: Final = 2048
+"""Most prompts of one request: each is at least one sequence, and a body of empty strings could name millions."""
+
+_JUDGED: Final = {**JUDGED_NAMES, "best_of": "best_of", "max_tokens": "requested_output_tokens"}
+_UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
+    **UNSUPPORTED,
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "thinking": ({"type": "disabled"},),
+    "store": (False,),
+}
+_KNOWN: Final = frozenset({"prompt", "echo", *_JUDGED, *WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES})
+
+
+class Completions:
+    """The dialect; it has no state."""
+
+    route: Route = PATH
+
+    @refusing
+    def to_request(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest:
+        envelope = read_envelope(body)
+        prompts = _read_prompts(body.get("prompt"))
+        refuse_unsupported(body, _UNSUPPORTED)
+        return GenerationRequest(
+            route=self.route,
+            model=envelope.model,
+            prompt_param="prompt",
+            prompts=prompts,
+            wire=wire_values(body, _JUDGED),
+            over_budget=headers.get(HEADER_OVER_BUDGET),
+            stream=envelope.stream,
+            include_usage=envelope.include_usage,
+            echo=read_switch(body, "echo"),
+            unknown_fields=unknown_fields(body, _KNOWN) + envelope.unknown_options,
+        )
+
+    def to_response(self, answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
+        return {
+            **heading(facts, "cmpl-", "text_completion"),
+            "choices": [_whole_choice(choice, facts) for choice in answer.choices],
+            "usage": usage_body(answer.usage),
+        }
+
+    def stream_writer(self, facts: AnswerFacts) -> StreamWriter:
+        return _ChunkWriter(facts)
+
+
+class _ChunkWriter:
+    """The chunks of one stream; holds how far the offsets of each choice have come."""
+
+    def __init__(self, facts: AnswerFacts) -> None:
+        self._frames = ChunkFrames(heading(facts, "cmpl-", "text_completion"), facts.request.include_usage)
+        self._logprobs: defaultdict[int, LegacyLogprobs] = defaultdict(LegacyLogprobs)
+
+    def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
+        match event:
+            case Begun():
+                return []
+            case Echo():
+                return [self._chunk(event.choice, event.text, self._echo_arrays(event))]
+            case TextDelta():
+                return self._delta(event)
+            case ChoiceEnded():
+                return [self._chunk(event.choice, "", None, ending_fields(event))]
+            case Ended():
+                return self._frames.at_end(event.usage)
+            case Broken():
+                return [broken_frame(event)]
+            case _:
+                assert_never(event)
+
+    def _echo_arrays(self, event: Echo) -> dict[str, list[Any]] | None:
+        if event.logprobs is None:
+            return None
+        return self._logprobs[event.choice].of_prompt(event.text, event.prompt_token_texts, event.logprobs)
+
+    def _delta(self, event: TextDelta) -> Iterator[Frame]:
+        if event.text or event.logprobs:
+            arrays = self._logprobs[event.choice].of_tokens(event.logprobs) if event.logprobs else None
+            yield self._chunk(event.choice, event.text, arrays)
+
+    def _chunk(
+        self, index: int, text: str, logprobs: Mapping[str, Any] | None, ending: Mapping[str, Any] | None = None
+    ) -> Frame:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+        return self._frames.of_choice(choice | dict(ending or {}))
+
+
+def _whole_choice(choice: ChoiceAnswer, facts: AnswerFacts) -> dict[str, Any]:
+    return {
+        "index": choice.choice,
+        "text": choice.echo_text + choice.text,
+        "logprobs": _whole_arrays(choice) if "logprobs" in facts.request.wire else None,
+        **ending_fields(choice),
+    }
+
+
+def _whole_arrays(choice: ChoiceAnswer) -> dict[str, list[Any]]:
+    arrays = LegacyLogprobs()
+    if choice.echo_logprobs is None:
+        return arrays.of_tokens(choice.logprobs)
+    prompt = arrays.of_prompt(choice.echo_text, choice.echo_token_texts, choice.echo_logprobs)
+    return joined(prompt, arrays.of_tokens(choice.logprobs))
+
+
+def _read_prompts(value: Any) -> tuple[Prompt, ...]:
+    """A text, texts, token ids, or lists of token ids; never two kinds in one list.
+
+    An empty text is passed on: whether the model can begin from nothing, admission knows.
+    """
+    match value:
+        case None:
+            raise refuse(
+                "missing_required_parameter", "prompt is required: give a text or a list of token ids", "prompt"
+            )
+        case str():
+            return (TextPrompt(value),)
+        case []:
+            raise refuse("invalid_value", "prompt is an empty list: give at least one text or token id", "prompt")
+        case list():
+            return _prompts_of_list(value)
+    raise _wrong_prompt()
+
+
+def _prompts_of_list(values: list[Any]) -> tuple[Prompt, ...]:
+    if _are_token_ids(values):
+        return (TokenPrompt(tuple(values)),)
+    if len(values) > MAX_PROMPTS:
+        message = f"prompt holds {len(values):,} prompts, more than the {MAX_PROMPTS:,} of one request: send fewer"
+        raise refuse("invalid_value", message, "prompt")
+    if all(isinstance(value, str) for value in values):
+        return tuple(TextPrompt(value) for value in values)
+    if not all(isinstance(value, list) and _are_token_ids(value) for value in values):
+        raise _wrong_prompt()
+    for index, value in enumerate(values):
+        if not value:
+            raise refuse("invalid_value", f"prompt.{index} is an empty list: give at least one token id", "prompt")
+    return tuple(TokenPrompt(tuple(value)) for value in values)
+
+
+def _are_token_ids(values: list[Any]) -> bool:
+    return all(type(value) is int for value in values)
+
+
+def _wrong_prompt() -> Exception:
+    kinds = "a string, a list of strings, a list of token ids, or a list of lists of token ids"
+    return refuse("invalid_type", f"prompt must be {kinds}, and not a mixture", "prompt")
+
+
+COMPLETIONS: Final[Dialect] = Completions()

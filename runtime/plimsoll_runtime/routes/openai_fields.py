@@ -1,0 +1,153 @@
+"""What chat completions and completions have in common: envelope, names of sampling values, usage, ends of a stream.
+
+In and out: JSON values and `Frame`s. Nothing here knows messages, prompts or choices. Source: OpenAI's API reference
+of the two routes, and for fields that OpenAI does not have the names that vLLM gave them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import Field
+
+from plimsoll_runtime.events import Broken, ChoiceEnded, Usage
+from plimsoll_runtime.routes.body import WireModel, read, refuse
+from plimsoll_runtime.routes.dialect import AnswerFacts, ChoiceAnswer, Frame
+
+DONE: Final = Frame("[DONE]")
+
+_JUDGED = (
+    "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty logit_bias seed "
+    "stop stop_token_ids min_tokens ignore_eos n logprobs"
+)
+JUDGED_NAMES: Final[Mapping[str, str]] = {name: name for name in _JUDGED.split()}
+"""Wire name -> our name of the values that admission judges on both routes."""
+
+WITHOUT_EFFECT: Final = frozenset(
+    {"user", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"}
+)
+"""Documented fields that do not change an answer here; accepted with any value."""
+
+UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "service_tier": ("auto", "default"),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "use_beam_search": (False,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+}
+"""Fields that would change an answer and are not built, with the values that would not."""
+
+
+class _StreamOptions(WireModel):
+    include_usage: bool | None = None
+
+
+class _Envelope(WireModel):
+    model: str = Field(min_length=1)
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Whom the request is for and how the answer comes. `unknown_options` are wire paths, to be counted."""
+
+    model: str
+    stream: bool
+    include_usage: bool
+    unknown_options: tuple[str, ...]
+
+
+ENVELOPE_NAMES: Final = frozenset(_Envelope.model_fields)
+
+
+def read_envelope(body: Mapping[str, Any]) -> Envelope:
+    """Raises RefusedError for a wrong type, and for `stream_options` without a stream."""
+    sent = read(_Envelope, {name: body[name] for name in ENVELOPE_NAMES if name in body})
+    options = sent.stream_options
+    stream = sent.stream is True
+    if options is not None and not stream:
+        message = "stream_options is only allowed with a stream: leave it out, or set stream to true"
+        raise refuse("invalid_parameter_combination", message, "stream_options")
+    known = {"include_usage", "include_obfuscation"}
+    unknown = () if options is None else tuple(name for name in options.model_extra or {} if name not in known)
+    return Envelope(
+        model=sent.model,
+        stream=stream,
+        include_usage=options is not None and options.include_usage is True,
+        unknown_options=tuple(f"stream_options.{name}" for name in unknown),
+    )
+
+
+def read_switch(body: Mapping[str, Any], name: str) -> bool:
+    """A boolean that is false where it is absent or null."""
+    value = body.get(name)
+    if value is None or isinstance(value, bool):
+        return value is True
+    raise refuse("invalid_type", f"{name} must be true or false", name)
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def ending_fields(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
+    """How a choice ended. Beside the reason, our two additions: which stop string matched, or which limit ended it."""
+    fields: dict[str, Any] = {"finish_reason": choice.reason}
+    if choice.matched_stop is not None:
+        fields["matched_stop"] = choice.matched_stop
+    if choice.detail is not None:
+        fields["finish_detail"] = {"type": choice.detail}
+    return fields
+
+
+def heading(facts: AnswerFacts, id_prefix: str, kind: str) -> dict[str, Any]:
+    """The fields that a plain answer and each chunk of a stream begin with."""
+    return {
+        "id": f"{id_prefix}{facts.request_id}",
+        "object": kind,
+        "created": facts.created,
+        "model": facts.model,
+        "system_fingerprint": facts.system_fingerprint,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFrames:
+    """Makes the frames of one stream: `usage` is null on all chunks but the last, and absent where not asked for."""
+
+    heading: Mapping[str, Any]
+    include_usage: bool
+
+    def of_choice(self, choice: Mapping[str, Any]) -> Frame:
+        return self._frame({"choices": [choice]} | ({"usage": None} if self.include_usage else {}))
+
+    def at_end(self, usage: Usage) -> Iterator[Frame]:
+        if self.include_usage:
+            yield self._frame({"choices": [], "usage": usage_body(usage)})
+        yield DONE
+
+    def _frame(self, fields: Mapping[str, Any]) -> Frame:
+        return Frame(_json_text({**self.heading, **fields}))
+
+
+def broken_frame(broken: Broken) -> Frame:
+    """The last frame of a stream that broke. No [DONE] follows, which would say that the answer is whole."""
+    error = {"message": broken.message, "type": "server_error", "param": None, "code": broken.code}
+    return Frame(_json_text({"error": error}))
+
+
+def _json_text(value: Any) -> str:
+    """ASCII alone: some clients split a stream at every character that Unicode calls a line break."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
