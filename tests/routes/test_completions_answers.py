@@ -100,6 +100,7 @@ OFFSETS: list[Any] = [
     pytest.param("A B", [b" A", b" B"], [0, 1], id="space-that-only-the-tokenizer-sees"),
     pytest.param("é🌍!", ["é".encode(), b"\xf0\x9f", b"\x8c\x8d", b"!"], [0, 1, 1, 2], id="B57-inside-a-character"),
     pytest.param("a\n", [b"<s>", b"a", b"<sep>", b"\n"], [0, 0, 1, 1], id="tokens-not-in-the-text"),
+    pytest.param("a\ufffdb", [b"a", b"\xff", b"b"], [0, 1, 1], id="bytes-that-are-no-character"),
 ]
 
 

@@ -29,6 +29,8 @@ from plimsoll_runtime.routes.openai_fields import (
     usage_body,
 )
 from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
+from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
+from plimsoll_runtime.routes.template_arguments import template_arguments
 
 _JUDGED: Final = {**JUDGED_NAMES, "top_logprobs": "top_logprobs"}
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
@@ -57,9 +59,8 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "best_of": (1,),
 }
 _KNOWN: Final = frozenset(
-    {"messages", "chat_template_kwargs", *_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
+    {"messages", TEMPLATE_ARGUMENTS, *_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
 )
-_OWNED_BY_TEMPLATE: Final = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "self"})
 
 
 class ChatCompletions:
@@ -76,7 +77,7 @@ class ChatCompletions:
             route=self.route,
             model=envelope.model,
             prompt_param="messages",
-            prompts=(ChatPrompt(messages, _template_arguments(body)),),
+            prompts=(ChatPrompt(messages, template_arguments(body, thinks_not=_thinks_not(body))),),
             wire=wire_values(body, _JUDGED) | _output_limit(body),
             over_budget=headers.get(HEADER_OVER_BUDGET),
             stream=envelope.stream,
@@ -113,7 +114,7 @@ class _ChunkWriter:
             case Ended():
                 return self._frames.at_end(event.usage)
             case Broken():
-                return [broken_frame(event)]
+                return [broken_frame(event, PATH)]
             case Echo():
                 raise AssertionError("this route never asks for an echo")
             case _:
@@ -156,9 +157,8 @@ def _output_limit(body: Mapping[str, Any]) -> dict[str, WireValue]:
     """One limit under two names: the newer one speaks; both may be given where they say the same."""
     given = [WireValue(name, body[name]) for name in _LIMITS if body.get(name) is not None]
     if len(given) == 2 and not _same(given[0].value, given[1].value):
-        message = (
-            f"max_completion_tokens {given[0].value!r:.40} and its alias max_tokens {given[1].value!r:.40} differ: give one"
-        )
+        both = " and ".join(f"{limit.param} {limit.value!r:.40}" for limit in given)
+        message = f"{both} are one limit under two names, and differ: give one"
         raise refuse("invalid_parameter_combination", message, given[0].param)
     return {"requested_output_tokens": given[0]} if given else {}
 
@@ -168,19 +168,9 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def _template_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template is told besides the messages: thinking off where a field says so, then the client's own."""
-    path = "chat_template_kwargs"
-    own = body.get(path)
-    if own is not None and not isinstance(own, dict):
-        raise refuse("invalid_type", f"{path} must be an object", path)
-    for name in own or {}:
-        if name in _OWNED_BY_TEMPLATE:
-            raise refuse("invalid_value", f"{path}.{name} is set by the server: leave it out", f"{path}.{name}")
-    if not isinstance((own or {}).get("enable_thinking", True), bool):
-        raise refuse("invalid_type", f"{path}.enable_thinking must be true or false", f"{path}.enable_thinking")
-    thinks_not = body.get("reasoning_effort") == "none" or body.get("thinking") is not None
-    return ({"enable_thinking": False} if thinks_not else {}) | (own or {})
+def _thinks_not(body: Mapping[str, Any]) -> bool:
+    """Whether a field turns thinking off; any other value of these two has been refused before."""
+    return body.get("reasoning_effort") is not None or body.get("thinking") is not None
 
 
 CHAT_COMPLETIONS: Final[Dialect] = ChatCompletions()

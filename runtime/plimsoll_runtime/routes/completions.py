@@ -31,9 +31,6 @@ from plimsoll_runtime.routes.openai_fields import (
 )
 from plimsoll_runtime.routes.openai_logprobs import LegacyLogprobs, joined
 
-MAX_PROMPTS: Final = 2048
-"""Most prompts of one request: each is at least one sequence, and a body of empty strings could name millions."""
-
 _JUDGED: Final = {**JUDGED_NAMES, "best_of": "best_of", "max_tokens": "requested_output_tokens"}
 _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     **UNSUPPORTED,
@@ -101,7 +98,7 @@ class _ChunkWriter:
             case Ended():
                 return self._frames.at_end(event.usage)
             case Broken():
-                return [broken_frame(event)]
+                return [broken_frame(event, PATH)]
             case _:
                 assert_never(event)
 
@@ -161,9 +158,6 @@ def _read_prompts(value: Any) -> tuple[Prompt, ...]:
 def _prompts_of_list(values: list[Any]) -> tuple[Prompt, ...]:
     if _are_token_ids(values):
         return (TokenPrompt(tuple(values)),)
-    if len(values) > MAX_PROMPTS:
-        message = f"prompt holds {len(values):,} prompts, more than the {MAX_PROMPTS:,} of one request: send fewer"
-        raise refuse("invalid_value", message, "prompt")
     if all(isinstance(value, str) for value in values):
         return tuple(TextPrompt(value) for value in values)
     if not all(isinstance(value, list) and _are_token_ids(value) for value in values):

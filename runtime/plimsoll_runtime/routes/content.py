@@ -38,7 +38,9 @@ def _text_of_part(part: Any, path: str) -> str:
         case {"type": "text"}:
             raise refuse("invalid_type", f"{path}.text must be a string", f"{path}.text")
         case {"type": str(kind)}:
-            raise refuse("unsupported_parameter", f"{path}: parts of type {kind!r:.40} are not supported, send text", path)
+            raise refuse(
+                "unsupported_parameter", f"{path}: parts of type {kind!r:.40} are not supported, send text", path
+            )
     raise refuse("invalid_type", f"{path} must be an object with a type", path)
 
 

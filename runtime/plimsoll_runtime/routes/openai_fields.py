@@ -11,9 +11,12 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from plimsoll_runtime.contract.endpoints import Route
 from plimsoll_runtime.events import Broken, ChoiceEnded, Usage
+from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.routes.body import WireModel, read, refuse
 from plimsoll_runtime.routes.dialect import AnswerFacts, ChoiceAnswer, Frame
+from plimsoll_runtime.routes.errors import error_body
 
 DONE: Final = Frame("[DONE]")
 
@@ -142,10 +145,9 @@ class ChunkFrames:
         return Frame(_json_text({**self.heading, **fields}))
 
 
-def broken_frame(broken: Broken) -> Frame:
+def broken_frame(broken: Broken, route: Route) -> Frame:
     """The last frame of a stream that broke. No [DONE] follows, which would say that the answer is whole."""
-    error = {"message": broken.message, "type": "server_error", "param": None, "code": broken.code}
-    return Frame(_json_text({"error": error}))
+    return Frame(_json_text(error_body(Refusal(code=broken.code, message=broken.message), route, "")))
 
 
 def _json_text(value: Any) -> str:
