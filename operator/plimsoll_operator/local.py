@@ -3,7 +3,8 @@
 Owns the processes: one runtime per manifest, the same flags as in a cluster, ports counting up in the order of the
 file, one replica each. In: a YAML file. Out: an exit code: the first non-zero one of its servers, 2 for a wrong
 manifest. It knows nothing of what a server does. Invariants: when one server ends, all are told to; on SIGTERM or
-SIGINT the servers drain, on a second signal they are killed; no server outlives this process.
+SIGINT the servers drain, on a second their drain is cut short, on a third they are killed; no server outlives this
+process.
 """
 
 import argparse
@@ -134,6 +135,7 @@ class _ServerGroup:
 
     running: dict[int, tuple[LocalServer, subprocess.Popen[bytes]]] = field(default_factory=dict)
     stopping: bool = False
+    num_signals: int = 0
     first_failure: int = 0
 
     def start(self, server: LocalServer, command: Sequence[str]) -> None:
@@ -162,9 +164,10 @@ class _ServerGroup:
         self.wait_for_all()
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first signal asks for a drain, a second ends it."""
-        self.send(signal.SIGKILL if self.stopping else signal.SIGTERM)
+        """The first signal asks for a drain; the server itself cuts it short on a second."""
+        self.num_signals += 1
         self.stopping = True
+        self.send(signal.SIGTERM if self.num_signals <= 2 else signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
         """To every server. Not through Popen, which would reap a server that just ended, unseen by `wait_for_all`."""

@@ -90,3 +90,7 @@ def _overview() -> str:
     lines += [f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()]
     lines += [f"  {name:<10} not built yet: {summary}" for name, summary in NOT_BUILT.items()]
     return "\n".join([*lines, "", "plimsoll COMMAND --help explains one."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
