@@ -1,0 +1,237 @@
+"""`/v1/messages` and the body of `/v1/messages/count_tokens`: Anthropic's Messages API as pure converters.
+
+Owns the wire names of this API. In: a parsed body and lower-case headers, or answer events. Out: a `GenerationRequest`,
+or bodies and frames in Anthropic's shape. It knows no configuration, tokenizer or engine. Decisions that differ from
+Anthropic's server: `max_tokens` may be absent (the configured default applies), and a conversation that ends with text
+of the assistant (a prefill) is refused, since the answer would not continue it. Source: API reference, versions
+2023-06-01 and 2026-10-21.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
+from plimsoll_runtime.contract.endpoints import MESSAGES as MESSAGES_PATH
+from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.request import ChatPrompt, GenerationRequest
+from plimsoll_runtime.routes.body import (
+    WireModel,
+    read,
+    refuse,
+    refuse_unsupported,
+    refusing,
+    unknown_fields,
+    wire_values,
+)
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, StreamWriter
+from plimsoll_runtime.routes.messages_answer import PING, MessagesStream, to_message
+from plimsoll_runtime.routes.messages_content import ChatMessage, read_conversation
+from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
+from plimsoll_runtime.routes.template_arguments import template_arguments
+
+WITHOUT_SAMPLING: Final = "2026-10-21"
+"""The version of the API that took the sampling parameters away."""
+VERSIONS: Final = ("2023-06-01", WITHOUT_SAMPLING)
+SAMPLING_OF_OLD: Final = ("temperature", "top_p", "top_k")
+
+MIN_THINKING_TOKENS: Final = 1024
+
+WIRE_NAMES: Final[Mapping[str, str]] = {
+    "max_tokens": "requested_output_tokens",
+    "stop_sequences": "stop",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    # Extensions, named as on the other routes.
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "logit_bias": "logit_bias",
+    "seed": "seed",
+    "stop_token_ids": "stop_token_ids",
+    "min_tokens": "min_tokens",
+    "ignore_eos": "ignore_eos",
+}
+
+ONLY_DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "tools": ([],),
+    "mcp_servers": ([],),
+    "container": (),
+    "service_tier": ("auto", "standard_only"),
+    "speed": ("standard",),
+    "inference_geo": (),
+    "n": (1,),
+}
+"""Fields that would change the answer, or promise something about it, with the values that change nothing."""
+
+WITHOUT_EFFECT: Final = frozenset({"metadata", "cache_control", "diagnostics", "user_profile_id", "workspace_id"})
+"""Fields about accounting or caching: accepted, the answer is the same with and without them."""
+
+
+class Body(WireModel):
+    """What both endpoints share; numbers of the budget and of sampling are read raw from the body."""
+
+    model: Annotated[str, Field(min_length=1)]
+    messages: Annotated[list[Any], Field(min_length=1)]
+    system: Any = None
+    stream: bool | None = None
+    thinking: dict[str, Any] | None = None
+    tool_choice: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+KNOWN: Final = (
+    frozenset({TEMPLATE_ARGUMENTS, *Body.model_fields}) | WIRE_NAMES.keys() | ONLY_DEFAULTS.keys() | WITHOUT_EFFECT
+)
+
+
+class Messages:
+    """The dialect of `/v1/messages`. Stateless."""
+
+    route: Route = MESSAGES_PATH
+
+    def to_request(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest | Refusal:
+        return _to_request(body, headers)
+
+    def to_response(self, answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
+        return to_message(answer, facts)
+
+    def stream_writer(self, facts: AnswerFacts) -> StreamWriter:
+        return MessagesStream(facts)
+
+
+MESSAGES = Messages()
+
+
+@refusing
+def _to_request(body: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest:
+    version = _version(headers)
+    parsed = _read_body(body)
+    if version == WITHOUT_SAMPLING:
+        _refuse_sampling(body)
+    prompt = _prompt(body, parsed)
+    _refuse_prefill(prompt.messages)
+    return GenerationRequest(
+        route=MESSAGES_PATH,
+        model=parsed.model,
+        prompt_param="messages",
+        prompts=(prompt,),
+        wire=wire_values(body, WIRE_NAMES),
+        over_budget=headers.get(HEADER_OVER_BUDGET),
+        stream=parsed.stream is True,
+        unknown_fields=unknown_fields(body, KNOWN),
+    )
+
+
+@refusing
+def to_count_request(body: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest:
+    """A body of `/v1/messages/count_tokens`: the same prompt by the same path, without a budget.
+
+    Gives a Refusal where `/v1/messages` would refuse the prompt; a conversation may end with the assistant here.
+    """
+    _version(headers)
+    parsed = _read_body(body)
+    return GenerationRequest(
+        route=MESSAGES_PATH,
+        model=parsed.model,
+        prompt_param="messages",
+        prompts=(_prompt(body, parsed),),
+        unknown_fields=unknown_fields(body, KNOWN),
+    )
+
+
+def _version(headers: Mapping[str, str]) -> str:
+    version = headers.get("anthropic-version", VERSIONS[0])
+    if version not in VERSIONS:
+        known = " or ".join(VERSIONS)
+        raise refuse(
+            "invalid_value", f"anthropic-version: {version[:40]!r} is not known: send {known}", "anthropic-version"
+        )
+    return version
+
+
+def _read_body(body: Mapping[str, Any]) -> Body:
+    parsed = read(Body, body)
+    refuse_unsupported(body, ONLY_DEFAULTS)
+    _refuse_thinking(parsed.thinking, body.get("max_tokens"))
+    _refuse_tool_choice(parsed.tool_choice)
+    _refuse_output_format(parsed.output_config)
+    _refuse_context_edits(parsed.context_management)
+    return parsed
+
+
+def _refuse_sampling(body: Mapping[str, Any]) -> None:
+    for name in SAMPLING_OF_OLD:
+        if body.get(name) is not None:
+            message = f"{name}: not accepted with anthropic-version {WITHOUT_SAMPLING}: leave it out"
+            raise refuse("unsupported_parameter", message, name)
+
+
+def _refuse_thinking(thinking: Mapping[str, Any] | None, max_tokens: Any) -> None:
+    """`adaptive` leaves the choice to the model and `disabled` is the default; a demanded budget cannot be kept."""
+    if thinking is None or thinking.get("type") in ("disabled", "adaptive"):
+        return
+    kind = thinking.get("type")
+    if kind == "enabled":
+        _check_thinking_budget(thinking.get("budget_tokens"), max_tokens)
+    message = f"thinking: type {str(kind)[:40]!r} is not supported: send disabled or adaptive, or leave it out"
+    raise refuse("unsupported_parameter", message, "thinking")
+
+
+def _check_thinking_budget(budget: Any, max_tokens: Any) -> None:
+    param = "thinking.budget_tokens"
+    if type(budget) is not int:
+        raise refuse("invalid_type", f"{param}: must be an integer", param)
+    if budget < MIN_THINKING_TOKENS:
+        message = f"{param}: {budget:,} is below the minimum of {MIN_THINKING_TOKENS:,}"
+        raise refuse("integer_below_min_value", message, param)
+    if type(max_tokens) is int and budget >= max_tokens:
+        message = f"{param}: {budget:,} must be less than max_tokens {max_tokens:,}"
+        raise refuse("invalid_value", message, param)
+
+
+def _refuse_tool_choice(tool_choice: Mapping[str, Any] | None) -> None:
+    """No tools are offered, so `auto` and `none` both mean that none is called."""
+    if tool_choice is not None and tool_choice.get("type") not in ("auto", "none"):
+        raise refuse("unsupported_parameter", "tool_choice: tools are not supported by this server", "tool_choice")
+
+
+def _refuse_output_format(output_config: Mapping[str, Any] | None) -> None:
+    """`effort` is advice to a model that thinks and is accepted; `format` would constrain the answer."""
+    if output_config is not None and output_config.get("format") is not None:
+        message = "output_config.format: not supported by this server: leave it out"
+        raise refuse("unsupported_parameter", message, "output_config.format")
+
+
+def _refuse_context_edits(context_management: Mapping[str, Any] | None) -> None:
+    """Keeping all thinking is what happens here anyway; any other edit would change the prompt."""
+    edits = [] if context_management is None else context_management.get("edits")
+    for edit in edits if isinstance(edits, list) else [edits]:
+        if not (isinstance(edit, dict) and edit.get("keep") == "all" and _is_about_thinking(edit.get("type"))):
+            param = "context_management.edits"
+            raise refuse("unsupported_parameter", f"{param}: not supported by this server: leave it out", param)
+
+
+def _is_about_thinking(kind: Any) -> bool:
+    return isinstance(kind, str) and kind.startswith("clear_thinking")
+
+
+def _refuse_prefill(messages: tuple[ChatMessage, ...]) -> None:
+    last = messages[-1]
+    if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
+        message = "messages: text of the assistant at the end (a prefill) is not supported: end with a user turn"
+        raise refuse("unsupported_parameter", message, "messages")
+
+
+def _prompt(body: Mapping[str, Any], parsed: Body) -> ChatPrompt:
+    thinks_not = parsed.thinking is not None and parsed.thinking.get("type") == "disabled"
+    conversation = read_conversation(parsed.system, parsed.messages)
+    return ChatPrompt(conversation, template_arguments(body, thinks_not=thinks_not))
+
+
+__all__ = ["MESSAGES", "PING", "Messages", "to_count_request"]

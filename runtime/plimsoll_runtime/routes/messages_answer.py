@@ -1,0 +1,156 @@
+"""The answer of `/v1/messages`: the message object, and the events that build the same object piece by piece.
+
+Owns Anthropic's response shapes. In: a folded `Answer`, or its events. Out: a body, or frames that each carry `event`
+and `data`. It knows no request fields. Invariants: an empty text has no block; a block is started before its first
+delta and stopped before `message_delta`; what `message_delta` says replaces what `message_start` said.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, assert_never
+
+from plimsoll_runtime.events import (
+    AnswerEvent,
+    Begun,
+    Broken,
+    ChoiceEnded,
+    Echo,
+    Ended,
+    TextDelta,
+    Usage,
+)
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame
+
+ERROR_TYPES: Final[Mapping[str, str]] = {"engine_failure": "api_error", "unavailable": "overloaded_error"}
+
+
+def to_message(answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
+    """The body of a plain answer."""
+    choice = answer.choices[0]
+    content = [_text_block(choice.text)] if choice.text else []
+    message = _message(facts, content, _usage(answer.usage)) | _ending(choice)
+    return message | _finish_detail(choice)
+
+
+def _message(facts: AnswerFacts, content: list[dict[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"msg_{facts.request_id}",
+        "type": "message",
+        "role": "assistant",
+        "model": facts.model,
+        "content": content,
+        "stop_reason": None,
+        "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
+        "usage": usage,
+    }
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text, "citations": None}
+
+
+def _ending(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
+    return {
+        "stop_reason": _stop_reason(choice),
+        "stop_sequence": choice.matched_stop,
+        "stop_details": None,
+        "container": None,
+    }
+
+
+def _stop_reason(choice: ChoiceAnswer | ChoiceEnded) -> str:
+    if choice.reason == "length":
+        return "model_context_window_exceeded" if choice.detail == "context" else "max_tokens"
+    return "end_turn" if choice.matched_stop is None else "stop_sequence"
+
+
+def _finish_detail(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
+    return {} if choice.detail is None else {"finish_detail": {"type": choice.detail}}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """`input_tokens` leaves out what the cache served. Filling the cache costs nothing here, so it is reported as 0."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        "server_tool_use": None,
+        "service_tier": "standard",
+        "inference_geo": None,
+    }
+
+
+CUMULATIVE_USAGE: Final = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+    "output_tokens_details",
+    "server_tool_use",
+)
+"""The part of usage that `message_delta` repeats with the final counts."""
+
+
+class MessagesStream:
+    """The writer of one stream. It holds whether the text block is open and how the choice ended."""
+
+    def __init__(self, facts: AnswerFacts) -> None:
+        self._facts = facts
+        self._block_is_open = False
+        self._ended: ChoiceEnded | None = None
+
+    def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
+        """Frames for one event; `Ended` gives `message_delta` and `message_stop`, `Broken` gives `error`."""
+        match event:
+            case Begun():
+                return [self._start(event.prompt_tokens), PING]
+            case TextDelta():
+                return self._delta(event.text)
+            case ChoiceEnded():
+                self._ended = event
+                return [frame("content_block_stop", index=0)] if self._block_is_open else []
+            case Ended():
+                return self._finish(event.usage)
+            case Broken():
+                return [self._error(event)]
+            case Echo():
+                return []
+            case _:
+                assert_never(event)
+
+    def _start(self, prompt_tokens: int) -> Frame:
+        usage = _usage(Usage(prompt_tokens=prompt_tokens, output_tokens=0, cached_tokens=0))
+        return frame("message_start", message=_message(self._facts, [], usage))
+
+    def _delta(self, text: str) -> list[Frame]:
+        if not text:
+            return []
+        frames = [] if self._block_is_open else [frame("content_block_start", index=0, content_block=_text_block(""))]
+        self._block_is_open = True
+        return [*frames, frame("content_block_delta", index=0, delta={"type": "text_delta", "text": text})]
+
+    def _finish(self, usage: Usage) -> list[Frame]:
+        assert self._ended is not None, "an answer ends only after its choice"
+        counts = _usage(usage)
+        final = {name: counts[name] for name in CUMULATIVE_USAGE}
+        detail = _finish_detail(self._ended)
+        return [frame("message_delta", delta=_ending(self._ended), usage=final, **detail), frame("message_stop")]
+
+    def _error(self, broken: Broken) -> Frame:
+        error = {"type": ERROR_TYPES[broken.code], "message": broken.message}
+        return frame("error", error=error, request_id=self._facts.request_id)
+
+
+def frame(kind: str, **fields: Any) -> Frame:
+    """One event of this API: its type stands both in the `event` line and in the data."""
+    data = json.dumps({"type": kind, **fields}, allow_nan=False, separators=(",", ":"))
+    return Frame(data=data, event=kind)
+
+
+PING: Final = frame("ping")
+"""The keep-alive of this API: sent after `message_start`, and by the app while nothing else is said."""
