@@ -56,6 +56,7 @@ class Admission:
 
     def __init__(
         self,
+        *,
         limits: Limits,
         model: ServedModel,
         encoder: PromptEncoder,
@@ -93,7 +94,7 @@ class Admission:
         return counted
 
     def admit(
-        self, request: GenerationRequest, checked: CheckedFields, request_id: str, tenant: str, arrival: float
+        self, request: GenerationRequest, checked: CheckedFields, *, request_id: str, tenant: str, arrival: float
     ) -> AdmittedRequest | Refusal:
         """The request inside its budget. `arrival` is in seconds of the engine's clock."""
         counted = self.count(request)

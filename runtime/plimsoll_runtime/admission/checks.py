@@ -1,6 +1,6 @@
 """Field checks that need neither tokens nor the model's text: types and bounds of every number a request may carry.
 
-Owns the bounds. In: the raw `wire` values of a `GenerationRequest`. Out: `CheckedFields`, or the `Refusal` for the first
+Owns the bounds. In: the raw `wire` values of a `GenerationRequest`. Out: `CheckedFields`, or the first `Refusal` for a
 value out of bounds. It runs before a queue place is taken, so a bad request is a 400 even on a full server. It knows no
 dialect: a value is judged alike whatever route brought it; only `logprobs` differs, because the two APIs define it
 differently. NaN and infinities fail every bound.

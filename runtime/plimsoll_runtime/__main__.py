@@ -1,0 +1,114 @@
+"""`plimsoll serve`: flags to configuration to service to app. The only place where the runtime is put together.
+
+Owns the composition and nothing else. Exit codes: 0 after a drain, 1 when the server cannot start or its engine died
+(one sentence on standard error), 2 for wrong flags.
+"""
+
+import asyncio
+import functools
+import hashlib
+import logging
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+import torch
+
+from plimsoll_runtime.admission.admit import Admission, Patience
+from plimsoll_runtime.admission.house import House
+from plimsoll_runtime.contract.command_line import parse_flags
+from plimsoll_runtime.contract.config import RuntimeConfig
+from plimsoll_runtime.engine.engine import Engine
+from plimsoll_runtime.engine.thread import EngineThread
+from plimsoll_runtime.lifecycle import StartError, listen, run_server
+from plimsoll_runtime.loading import LoadedModel, load_model, served_name, show_progress
+from plimsoll_runtime.meters import Meters
+from plimsoll_runtime.routes.app import build_app
+from plimsoll_runtime.routes.front import Front
+from plimsoll_runtime.routes.response_store import ResponseStore
+from plimsoll_runtime.service import Service
+from plimsoll_runtime.warm_up import warm_up
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Runs a server until it is told to stop; returns the exit code."""
+    config = parse_flags(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    try:
+        front = new_front(config)
+        app = build_app(front)
+        sock = listen(config.host, config.port)
+    except (StartError, ValueError, OSError) as error:
+        print(f"plimsoll serve: {error}", file=sys.stderr)
+        return 1
+    grace_seconds = config.request_timeout if config.drain_seconds is None else config.drain_seconds
+    load = functools.partial(_load_and_announce, front, sock)
+    return asyncio.run(run_server(app, front, sock, load, grace_seconds))
+
+
+def new_front(config: RuntimeConfig) -> Front:
+    """A server that answers but has no model yet."""
+    return Front(
+        config=config,
+        served_name=served_name(config),
+        revision=_revision(config),
+        meters=Meters(),
+        store=ResponseStore(time.monotonic),
+        wall_clock=time.time,
+    )
+
+
+async def start_service(front: Front, loaded: LoadedModel) -> None:
+    """Engine, service and first token; the server is ready when this returns."""
+    config = front.config
+    service = Service(
+        admission=Admission(
+            limits=loaded.limits,
+            model=loaded.facts,
+            encoder=loaded.text,
+            patience=Patience(config.queue_timeout, config.request_timeout),
+            sampling_defaults=config.sampling_defaults,
+            new_seed=lambda: secrets.randbits(63),
+        ),
+        text=loaded.text,
+        house=House(config.running_slots, config.max_waiting),
+        meters=front.meters,
+        clock=time.monotonic,
+    )
+    engine = Engine(loaded.runner, loaded.settings, time.monotonic)
+    await asyncio.to_thread(warm_up, engine, service.admission)
+    thread = EngineThread(engine, service.deliver, service.on_crash)
+    service.attach(thread)
+    thread.start()
+    front.kv_capacity_tokens = loaded.plan.kv_capacity_tokens
+    front.service = service
+
+
+async def _load_and_announce(front: Front, sock: socket.socket) -> None:
+    started = time.monotonic()
+    host, port = sock.getsockname()[:2]
+    print(f"plimsoll serve: {front.served_name} on http://{host}:{port}, loading", file=sys.stderr, flush=True)
+    loaded = await asyncio.to_thread(load_model, front.config, show_progress())
+    await start_service(front, loaded)
+    limits = loaded.limits
+    print(
+        f"plimsoll serve: ready after {time.monotonic() - started:.1f} s: context {limits.context_length:,}, output "
+        f"default {limits.max_output_default:,}, limit {limits.max_output_limit or 'none'}, over budget "
+        f"{limits.over_budget}, slots {front.config.running_slots}, KV {loaded.plan.kv_capacity_tokens:,} tokens, "
+        f"{torch.get_num_threads()} threads",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _revision(config: RuntimeConfig) -> str:
+    """A hash of everything that decides what this server answers; host, port and key file do not."""
+    text = config.model_dump_json(exclude={"host", "port", "api_key_file"})
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    sys.exit(serve(words[1:] if words[:1] == ["serve"] else words))

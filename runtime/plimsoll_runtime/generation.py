@@ -1,0 +1,225 @@
+"""One admitted request on its way to an answer: engine events in, answer events out.
+
+Owns the state of a request between the engine and its route. In: `EngineEvent`s, on the event loop's thread. Out: an
+async iterator of `AnswerEvent`s that ends after one `Ended` or `Broken`. Invariants: it ends once; an end of any kind
+gives its place in the house back; a stop string ends its choice in the engine too.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol, assert_never
+
+from plimsoll_runtime.admitted import AdmittedRequest
+from plimsoll_runtime.assembly import ChoiceAssembly, text_logprob
+from plimsoll_runtime.contract.config import field_names
+from plimsoll_runtime.contract.metrics import Outcome
+from plimsoll_runtime.events import (
+    AnswerEvent,
+    Begun,
+    Broken,
+    ChoiceEnded,
+    Echo,
+    Ended,
+    EngineEvent,
+    Expired,
+    Failed,
+    Finished,
+    PrefillDone,
+    Started,
+    Token,
+    Usage,
+)
+from plimsoll_runtime.meters import Meters
+from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.request import GenerationRequest, TextPrompt
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+
+class _Engine(Protocol):
+    def abort(self, request_id: str, choice: int | None = None) -> None: ...
+
+
+class Home(Protocol):
+    """What a generation needs of the service."""
+
+    meters: Meters
+
+    @property
+    def engine(self) -> _Engine: ...
+
+    def clock(self) -> float: ...
+
+    def forget(self, generation: "Generation") -> None: ...
+
+
+class Generation:
+    """`started` resolves to None when the first sequence has a slot, or to the Refusal that came instead."""
+
+    def __init__(
+        self,
+        admitted: AdmittedRequest,
+        request: GenerationRequest,
+        stops: tuple[str, ...],
+        tokenizer: Tokenizer,
+        *,
+        arrival: float,
+        service: Home,
+    ) -> None:
+        self.admitted = admitted
+        self.request = request
+        self.request_id = admitted.request_id
+        self.arrival = arrival
+        self.started: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        self._tokenizer = tokenizer
+        self._service = service
+        self._events: asyncio.Queue[AnswerEvent] = asyncio.Queue()
+        self._choices = [
+            ChoiceAssembly(choice, tokenizer, stops, admitted.stop_token_ids, admitted.min_tokens)
+            for choice in range(len(admitted.prompts) * admitted.num_choices)
+        ]
+        self._last_token_at: dict[int, float] = {}
+        self._num_ended = 0
+        self._cached_tokens = 0
+        self._is_closed = False
+
+    @property
+    def has_begun(self) -> bool:
+        return self.started.done()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts together."""
+        return sum(prompt.budget.prompt_tokens for prompt in self.admitted.prompts)
+
+    async def events(self) -> AsyncIterator[AnswerEvent]:
+        """Every event once; the last is Ended or Broken."""
+        while True:
+            event = await self._events.get()
+            yield event
+            if isinstance(event, Ended | Broken):
+                return
+
+    def receive(self, event: EngineEvent, now: float) -> None:
+        """One event of the engine for this request, at `now`."""
+        match event:
+            case Started():
+                self._service.meters.started(now - self.arrival)
+                self._say(Begun(self.prompt_tokens))
+                self.started.set_result(None)
+            case PrefillDone():
+                self._prefill_done(event)
+            case Token():
+                self._token(event, now)
+            case Finished():
+                self._finished(event)
+            case Expired():
+                self.refuse(_queue_timeout(now - self.arrival))
+            case Failed():
+                self.break_off(Broken("engine_failure", event.message))
+            case _:
+                assert_never(event)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """The request never got a slot; its route answers with a plain status."""
+        if not self.started.done():
+            self.started.set_result(refusal)
+        self._end("refused")
+
+    def break_off(self, broken: Broken) -> None:
+        """The answer cannot be completed."""
+        if not self.started.done():
+            self.refuse(Refusal(code=broken.code, message=broken.message, retry_after_seconds=1))
+            return
+        self._say(broken)
+        self._end("failed")
+
+    def close(self) -> None:
+        """The client has left, or has read everything: what still runs is aborted."""
+        self._end("cancelled")
+
+    def _prefill_done(self, event: PrefillDone) -> None:
+        num_choices = self.admitted.num_choices
+        prompt = self.admitted.prompts[event.choice // num_choices]
+        if event.choice % num_choices == 0:
+            self._cached_tokens += event.cached_tokens
+            self._service.meters.prompt_done(len(prompt.token_ids), event.cached_tokens)
+        if not self.request.echo:
+            return
+        asked = self.request.prompts[event.choice // num_choices]
+        logprobs = event.prompt_logprobs
+        self._say(
+            Echo(
+                choice=event.choice,
+                text=asked.text if isinstance(asked, TextPrompt) else self._tokenizer.decode(prompt.token_ids),
+                logprobs=None
+                if logprobs is None
+                else tuple(
+                    None if entry is None else text_logprob(self._tokenizer, token_id, entry)
+                    for token_id, entry in zip(prompt.token_ids, logprobs, strict=True)
+                ),
+                prompt_token_texts=tuple(
+                    self._tokenizer.token_bytes(token_id).decode("utf-8", "replace") for token_id in prompt.token_ids
+                ),
+            )
+        )
+
+    def _token(self, event: Token, now: float) -> None:
+        choice = self._choices[event.choice]
+        if choice.ended is not None:
+            return
+        last = self._last_token_at.get(event.choice)
+        self._last_token_at[event.choice] = now
+        self._service.meters.token(now - self.arrival, None if last is None else now - last)
+        delta = choice.push(event)
+        if delta is not None:
+            self._say(delta)
+        if choice.ended is not None:
+            self._service.engine.abort(self.request_id, event.choice)
+            self._choice_ended(choice.ended)
+
+    def _finished(self, event: Finished) -> None:
+        choice = self._choices[event.choice]
+        if choice.ended is not None:
+            return
+        delta = choice.finish(event.reason, event.detail)
+        if delta is not None:
+            self._say(delta)
+        assert choice.ended is not None, "finish ends a choice"
+        self._choice_ended(choice.ended)
+
+    def _choice_ended(self, ended: ChoiceEnded) -> None:
+        self._say(ended)
+        self._num_ended += 1
+        if self._num_ended == len(self._choices):
+            reached_limit = any(choice.ended and choice.ended.reason == "length" for choice in self._choices)
+            self._say(Ended(self._usage()))
+            self._end("length" if reached_limit else "completed")
+
+    def _usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=sum(choice.output_tokens for choice in self._choices),
+            cached_tokens=self._cached_tokens,
+        )
+
+    def _say(self, event: AnswerEvent) -> None:
+        self._events.put_nowait(event)
+
+    def _end(self, outcome: Outcome) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if outcome not in {"completed", "length"}:
+            self._service.engine.abort(self.request_id)
+        if outcome != "refused":
+            self._service.meters.ended(self.request.route, outcome, self._service.clock() - self.arrival)
+        self._service.forget(self)
+
+
+def _queue_timeout(waited_seconds: float) -> Refusal:
+    return Refusal(
+        code="queue_timeout",
+        message=f"no running slot became free in {waited_seconds:.0f} s: try again later, or raise "
+        f"{field_names('queue_timeout')} or {field_names('running_slots')} on the server",
+        retry_after_seconds=5,
+    )

@@ -1,0 +1,193 @@
+"""From a configuration to a model that can answer: the order in which a server gets ready.
+
+Owns the order: find the files, read headers, read the text side, plan the memory, load weights, make the engine's parts.
+In: a `RuntimeConfig`. Out: a `LoadedModel`, or a `StartError` with one sentence. It starts no thread and opens no
+socket. Invariant: the plan is computed and refused before any weight is read.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from plimsoll_runtime.admission.admit import ServedModel
+from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig, field_names
+from plimsoll_runtime.contract.model_source import (
+    ModelSourceError,
+    default_served_name,
+    parse_model_source,
+    resolve_model_path,
+)
+from plimsoll_runtime.engine.capacity import (
+    CapacityError,
+    CapacityPlan,
+    MemoryFacts,
+    plan_capacity,
+    step_transient_bytes,
+)
+from plimsoll_runtime.engine.host_memory import available_bytes
+from plimsoll_runtime.engine.kv_cache import allocate_kv_cache, kv_bytes_per_token
+from plimsoll_runtime.engine.runner import ModelRunner, Runner
+from plimsoll_runtime.engine.settings import DEFAULT_PAGE_SIZE, DEFAULT_STEP_TOKENS, LOGITS_ROWS, EngineSettings
+from plimsoll_runtime.lifecycle import StartError
+from plimsoll_runtime.models.decoder import load_decoder
+from plimsoll_runtime.models.weights.checkpoint import Checkpoint, CheckpointError, open_checkpoint
+from plimsoll_runtime.text.errors import TextError
+from plimsoll_runtime.text.model_text import ModelText, load_from_folder, load_from_gguf
+
+Progress = Callable[[int, int], None]
+"""(bytes read, bytes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Everything a service is made of, before any thread runs."""
+
+    text: ModelText
+    facts: ServedModel
+    limits: Limits
+    plan: CapacityPlan
+    settings: EngineSettings
+    runner: Runner
+
+
+def served_name(config: RuntimeConfig) -> str:
+    """The name that requests must give. Raises StartError for a source that cannot be read."""
+    try:
+        return config.served_model_name or default_served_name(parse_model_source(config.model))
+    except ModelSourceError as error:
+        raise StartError(str(error)) from None
+
+
+def load_model(config: RuntimeConfig, progress: Progress) -> LoadedModel:
+    """Slow: runs off the event loop. Raises StartError with one sentence."""
+    try:
+        return _load(config, progress)
+    except (ModelSourceError, CheckpointError, TextError, CapacityError) as error:
+        raise StartError(str(error)) from None
+
+
+def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
+    device, dtype = _device(config), _dtype(config)
+    checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
+    text = _load_text(checkpoint)
+    plan = _plan(config, checkpoint, device, dtype)
+    decoder = load_decoder(checkpoint, device, dtype, progress)
+    architecture = checkpoint.architecture
+    cache = allocate_kv_cache(
+        num_layers=architecture.num_layers,
+        num_kv_heads=architecture.num_kv_heads,
+        head_dim=architecture.head_dim,
+        num_pages=plan.num_pages,
+        page_size=plan.page_size,
+        dtype=dtype,
+        device=device,
+    )
+    return LoadedModel(
+        text=text,
+        facts=ServedModel(
+            name=served_name(config),
+            num_tokens=text.tokenizer.num_tokens,
+            eos_token_ids=text.tokenizer.eos_token_ids | checkpoint.eos_token_ids,
+            generation_defaults=checkpoint.generation_defaults,
+        ),
+        limits=_limits(config, plan),
+        plan=plan,
+        settings=EngineSettings(
+            running_slots=config.running_slots,
+            context_length=plan.context_length,
+            num_pages=plan.num_pages,
+            num_tokens=text.tokenizer.num_tokens,
+            page_size=plan.page_size,
+            prefix_caching=config.prefix_caching,
+        ),
+        runner=ModelRunner(decoder, cache, plan.page_size, device),
+    )
+
+
+def _limits(config: RuntimeConfig, plan: CapacityPlan) -> Limits:
+    default = config.max_output_default
+    return Limits(
+        context_length=plan.context_length,
+        max_output_default=DEFAULT_MAX_OUTPUT_TOKENS if default is None else default,
+        max_output_limit=config.max_output_limit,
+        over_budget=config.over_budget,
+    )
+
+
+def _load_text(checkpoint: Checkpoint) -> ModelText:
+    if checkpoint.gguf_metadata is not None:
+        return load_from_gguf(checkpoint.gguf_metadata)
+    assert checkpoint.folder is not None, "a checkpoint is a GGUF file or a folder"
+    return load_from_folder(checkpoint.folder)
+
+
+def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> CapacityPlan:
+    architecture = checkpoint.architecture
+    facts = MemoryFacts(
+        available_bytes=available_bytes(device),
+        weight_bytes=checkpoint.weight_bytes,
+        transient_bytes=step_transient_bytes(
+            step_tokens=DEFAULT_STEP_TOKENS,
+            logit_rows=LOGITS_ROWS,
+            hidden_size=architecture.hidden_size,
+            intermediate_size=architecture.intermediate_size,
+            query_size=architecture.num_heads * architecture.head_dim,
+            vocab_size=architecture.vocab_size,
+        ),
+        kv_bytes_per_token=kv_bytes_per_token(
+            num_layers=architecture.num_layers,
+            num_kv_heads=architecture.num_kv_heads,
+            head_dim=architecture.head_dim,
+            element_bytes=dtype.itemsize,
+        ),
+    )
+    return plan_capacity(
+        facts,
+        model_window=architecture.context_window,
+        running_slots=config.running_slots,
+        page_size=DEFAULT_PAGE_SIZE,
+        context_length=config.context_length,
+        kv_cache_tokens=config.kv_cache_tokens,
+    )
+
+
+def _device(config: RuntimeConfig) -> torch.device:
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(config.device)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in {"cpu", "cuda"}:
+        raise StartError(f"{field_names('device')} is {config.device!r}: use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise StartError(f"{field_names('device')} is {config.device!r}, but this machine has no usable CUDA device")
+    return device
+
+
+def _dtype(config: RuntimeConfig) -> torch.dtype:
+    """auto is float32: exact, and fast on every CPU; 16 bit pays only with instructions that not every CPU has."""
+    return {
+        "auto": torch.float32,
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+    }[config.dtype]
+
+
+def show_progress(now: Callable[[], float] = time.monotonic) -> Progress:
+    """Progress on standard error: at most one line a second, and none when it is over within two."""
+    started = now()
+    last_shown = started + 1.0
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        nonlocal last_shown
+        if now() - last_shown >= 1.0:
+            last_shown = now()
+            share = 100 * done_bytes // max(total_bytes, 1)
+            print(f"loading weights: {share:3d} % of {total_bytes / 1e6:,.0f} MB", file=sys.stderr, flush=True)
+
+    return progress

@@ -1,0 +1,173 @@
+"""The one handler behind the four generation routes: read, convert, admit, answer.
+
+Owns the order of a request's checks on the HTTP side and the headers that show the budget. In: an ASGI request and a
+`Dialect`. Out: a plain answer, a stream, or a refusal with the same status and body in both modes. It knows no wire
+name of any dialect.
+"""
+
+import json
+import uuid
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plimsoll_runtime.admission.admit import tightest
+from plimsoll_runtime.contract import endpoints
+from plimsoll_runtime.events import AnswerEvent, Broken
+from plimsoll_runtime.generation import Generation
+from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.request import GenerationRequest
+from plimsoll_runtime.routes.answer import AnswerFold, whole_answer
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Dialect, Frame
+from plimsoll_runtime.routes.errors import error_response, speaks_anthropic
+from plimsoll_runtime.routes.front import Front
+from plimsoll_runtime.routes.intake import ClientDisconnect, read_object
+from plimsoll_runtime.routes.sse import ClientGoneError, EventStream, unless_gone
+
+GONE = 499
+"""Never sent: the client has closed the connection."""
+
+
+class Memory(Protocol):
+    """What a dialect that stores answers adds (responses_memory.py)."""
+
+    def resolve(self, request: GenerationRequest, tenant: str) -> GenerationRequest | Refusal:
+        """The request with the conversation that it goes on from."""
+        ...
+
+    def keeps(self, request: GenerationRequest) -> bool:
+        """Whether the answer of this request is to be remembered."""
+        ...
+
+    def remember(self, request: GenerationRequest, tenant: str, answer: Answer, body: dict[str, Any]) -> None: ...
+
+
+class GenerationHandler:
+    """Answers one route. `ping` is the dialect's own keep-alive frame, None for a comment."""
+
+    def __init__(
+        self, front: Front, dialect: Dialect, *, ping: Frame | None = None, memory: Memory | None = None
+    ) -> None:
+        self._front = front
+        self._dialect = dialect
+        self._ping = ping
+        self._memory = memory
+
+    async def __call__(self, request: Request) -> Response:
+        started = self._front.wall_clock()
+        try:
+            parsed = await self._parse(request)
+            outcome = parsed if isinstance(parsed, Refusal) else await self._submit(request, parsed)
+        except (ClientDisconnect, ClientGoneError):
+            return Response(status_code=GONE)
+        if isinstance(outcome, Refusal):
+            self._front.meters.ended(self._dialect.route, "refused", self._front.wall_clock() - started)
+            return self._refused(outcome, uuid.uuid4().hex)
+        return await self._answer(request, outcome)
+
+    async def _parse(self, request: Request) -> GenerationRequest | Refusal:
+        body = await read_object(request, self._front.config.max_body_bytes)
+        if isinstance(body, Refusal):
+            return body
+        parsed = self._dialect.to_request(body, request.headers)
+        if isinstance(parsed, GenerationRequest):
+            self._front.meters.saw_unknown_fields(self._dialect.route, len(parsed.unknown_fields))
+            if self._memory is not None:
+                return self._memory.resolve(parsed, request.scope["tenant"])
+        return parsed
+
+    async def _submit(self, request: Request, parsed: GenerationRequest) -> Generation | Refusal:
+        service = self._front.loaded()
+        if isinstance(service, Refusal):
+            return service
+        return await unless_gone(request.receive, service.submit(parsed, request.scope["tenant"]))
+
+    async def _answer(self, request: Request, generation: Generation) -> Response:
+        facts = self._facts(generation)
+        headers = self._headers(generation)
+        tenant = request.scope["tenant"]
+        if generation.request.stream:
+            return EventStream(
+                generation.events(),
+                self._dialect.stream_writer(facts),
+                headers=headers,
+                ping=self._ping,
+                ping_seconds=self._front.ping_seconds,
+                on_event=_Keeper(self, facts, tenant).add,
+                on_close=generation.close,
+            )
+        try:
+            answer = await unless_gone(request.receive, whole_answer(generation.events()))
+        except ClientGoneError:
+            return Response(status_code=GONE)
+        finally:
+            generation.close()
+        if isinstance(answer, Broken):
+            return self._refused(Refusal(code=answer.code, message=answer.message), generation.request_id)
+        return self._plain(answer, facts, headers, tenant)
+
+    def _plain(self, answer: Answer, facts: AnswerFacts, headers: dict[str, str], tenant: str) -> Response:
+        body = self._dialect.to_response(answer, facts)
+        self._remember(answer, facts, tenant, body)
+        details = dict.fromkeys(choice.detail for choice in answer.choices if choice.detail is not None)
+        if details:
+            headers[endpoints.HEADER_FINISH_DETAIL] = ", ".join(details)
+        return Response(_json(body), headers=headers, media_type="application/json")
+
+    def keep(self, answer: Answer, facts: AnswerFacts, tenant: str) -> None:
+        """Stores a streamed answer as the plain one would have been."""
+        self._remember(answer, facts, tenant, self._dialect.to_response(answer, facts))
+
+    def keeps(self, request: GenerationRequest) -> bool:
+        return self._memory is not None and self._memory.keeps(request)
+
+    def _remember(self, answer: Answer, facts: AnswerFacts, tenant: str, body: dict[str, Any]) -> None:
+        if self._memory is not None and self._memory.keeps(facts.request):
+            self._memory.remember(facts.request, tenant, answer, body)
+
+    def _refused(self, refusal: Refusal, request_id: str) -> Response:
+        self._front.meters.refused(self._dialect.route, refusal.code)
+        return error_response(refusal, self._dialect.route, request_id)
+
+    def _facts(self, generation: Generation) -> AnswerFacts:
+        return AnswerFacts(
+            request_id=generation.request_id,
+            created=int(self._front.wall_clock()),
+            model=self._front.served_name,
+            num_choices=generation.admitted.num_choices,
+            prompt_tokens=generation.prompt_tokens,
+            max_output_tokens=tightest(generation.admitted.prompts).max_output_tokens,
+            system_fingerprint=self._front.system_fingerprint,
+            request=generation.request,
+        )
+
+    def _headers(self, generation: Generation) -> dict[str, str]:
+        budget = tightest(generation.admitted.prompts)
+        headers = {
+            endpoints.HEADER_PROMPT_TOKENS: str(generation.prompt_tokens),
+            endpoints.HEADER_MAX_OUTPUT_TOKENS: str(budget.max_output_tokens),
+            endpoints.HEADER_LIMITED_BY: budget.limited_by,
+        }
+        if speaks_anthropic(self._dialect.route):
+            headers["request-id"] = generation.request_id
+        return headers
+
+
+class _Keeper:
+    """Folds a stream on its way out, for the answers that are to be stored."""
+
+    def __init__(self, handler: GenerationHandler, facts: AnswerFacts, tenant: str) -> None:
+        self._handler = handler
+        self._facts = facts
+        self._tenant = tenant
+        self._fold = AnswerFold() if handler.keeps(facts.request) else None
+
+    def add(self, event: AnswerEvent) -> None:
+        answer = None if self._fold is None else self._fold.add(event)
+        if isinstance(answer, Answer):
+            self._handler.keep(answer, self._facts, self._tenant)
+
+
+def _json(body: dict[str, Any]) -> str:
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

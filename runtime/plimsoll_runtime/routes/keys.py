@@ -1,0 +1,97 @@
+"""API keys: who may ask, and which tenant they are.
+
+Owns the key file and the middleware that asks for a key on every path but the probes: deny by default, so a new route
+is covered before it is written. In: a file with one key per line, read again when it changes. Out: the tenant (a hash
+of the key) in the request's scope, or 401 in the path's own dialect. Keys are compared as SHA-256 digests in constant
+time and never leave this module. Without a file there is one tenant.
+"""
+
+import hashlib
+import hmac
+import os
+import uuid
+from pathlib import Path
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from plimsoll_runtime.contract.endpoints import WITHOUT_KEY
+from plimsoll_runtime.meters import Meters
+from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.routes.errors import error_response
+from plimsoll_runtime.routes.paths import route_label
+
+ONE_TENANT = "everyone"
+
+
+class KeyFile:
+    """The keys of one file. Raises ValueError at construction when it cannot be read or holds no key."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._digests: tuple[bytes, ...] = ()
+        self._read(self._current_stamp())
+
+    def tenant_of(self, key: bytes) -> str | None:
+        """The tenant of a key, or None for a key that is not in the file. A file that went away keeps its last keys."""
+        try:
+            self._read_if_changed()
+        except (OSError, ValueError):
+            # A Secret is being replaced: the keys of a moment ago still count, and the next request looks again.
+            self._stamp = None
+        digest = hashlib.sha256(key).digest()
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return digest.hex() if any(matches) else None
+
+    def _read_if_changed(self) -> None:
+        stamp = self._current_stamp()
+        if stamp != self._stamp:
+            self._read(stamp)
+
+    def _current_stamp(self) -> tuple[int, int, int]:
+        status = os.stat(self._path)
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read(self, stamp: tuple[int, int, int]) -> None:
+        keys = [line.strip() for line in self._path.read_text().splitlines()]
+        digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys if key)
+        if not digests:
+            raise ValueError(f"{self._path} holds no API key: write one per line")
+        self._digests, self._stamp = digests, stamp
+
+
+class KeyMiddleware:
+    """Asks for a key, as `Authorization: Bearer` or `x-api-key`, on every path outside `WITHOUT_KEY`."""
+
+    def __init__(self, app: ASGIApp, keys: KeyFile | None, meters: Meters) -> None:
+        self._app = app
+        self._keys = keys
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        tenant = ONE_TENANT
+        if self._keys is not None and scope["path"] not in WITHOUT_KEY:
+            known = self._keys.tenant_of(_key_of(scope))
+            if known is None:
+                self._meters.refused(route_label(scope["path"]), "invalid_api_key")
+                refusal = Refusal(
+                    code="invalid_api_key",
+                    message="the API key is missing or wrong: send one of the server's keys as "
+                    "'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                )
+                await error_response(refusal, scope["path"], uuid.uuid4().hex)(scope, receive, send)
+                return
+            tenant = known
+        scope["tenant"] = tenant
+        await self._app(scope, receive, send)
+
+
+def _key_of(scope: Scope) -> bytes:
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
+    if scheme.lower() == b"bearer" and token.strip():
+        return token.strip()
+    return headers.get(b"x-api-key", b"").strip()

@@ -1,0 +1,212 @@
+"""Where admission, text and engine meet: submit a request, read its answer as events.
+
+Owns the life of a request between its route and the engine: place in the house, tokens off the event loop, admission,
+waiting for the first slot, text, and the end. In: a `GenerationRequest` and a tenant. Out: a `Refusal`, or a
+`Generation` whose events end in exactly one `Ended` or `Broken`. All its state belongs to the event loop's thread; the
+engine's thread only posts events to the loop. It knows no dialect and no HTTP.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from plimsoll_runtime.admission.admit import Admission
+from plimsoll_runtime.admission.house import House
+from plimsoll_runtime.admitted import AdmittedRequest
+from plimsoll_runtime.engine.load import EngineLoad
+from plimsoll_runtime.engine.thread import EngineStopped
+from plimsoll_runtime.events import Broken, EngineEvent
+from plimsoll_runtime.generation import Generation
+from plimsoll_runtime.meters import Meters
+from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.request import GenerationRequest
+from plimsoll_runtime.text.model_text import ModelText
+
+RETRY_WHEN_STOPPING_SECONDS = 5
+Result = TypeVar("Result")
+
+
+class EngineHandle(Protocol):
+    """What the service needs of the engine's thread; every method may be called from the event loop."""
+
+    def submit(self, request: AdmittedRequest) -> None: ...
+
+    def abort(self, request_id: str, choice: int | None = None) -> None: ...
+
+    def load(self) -> EngineLoad: ...
+
+    def stop(self) -> None: ...
+
+    def is_alive(self) -> bool: ...
+
+    def seconds_since_last_step(self) -> float: ...
+
+
+class Service:
+    """One loaded model and the requests it is answering."""
+
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        text: ModelText,
+        house: House,
+        meters: Meters,
+        clock: Callable[[], float],
+        num_text_threads: int = 2,
+    ) -> None:
+        self.admission = admission
+        self.text = text
+        self.meters = meters
+        self.house = house
+        self.clock = clock
+        self._live: dict[str, Generation] = {}
+        self._is_draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.crashed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._text_threads = ThreadPoolExecutor(num_text_threads, thread_name_prefix="plimsoll-text")
+        self._engine: EngineHandle | None = None
+
+    def attach(self, engine: EngineHandle) -> None:
+        """Gives the service its engine, whose thread delivers to `deliver` and `on_crash`."""
+        self._engine = engine
+        self.meters.watch_load(
+            lambda: engine.load().running,
+            lambda: engine.load().waiting,
+            lambda: engine.load().paused,
+            lambda state: getattr(engine.load(), f"pages_{state}"),
+        )
+
+    @property
+    def engine(self) -> EngineHandle:
+        assert self._engine is not None, "attach comes before the first request"
+        return self._engine
+
+    @property
+    def is_accepting(self) -> bool:
+        """False while draining and after the engine died."""
+        return not self._is_draining and not self.crashed.is_set()
+
+    def deliver(self, events: list[EngineEvent]) -> None:
+        """Called on the engine's thread after each step."""
+        self._loop.call_soon_threadsafe(self._dispatch, events)
+
+    def on_crash(self, error: BaseException) -> None:
+        """Called on the engine's thread as its last word."""
+        self._loop.call_soon_threadsafe(self._break_all, Broken("engine_failure", f"the engine stopped: {error}"), True)
+
+    async def submit(self, request: GenerationRequest, tenant: str) -> Generation | Refusal:
+        """Waits until the request's first sequence has a running slot. Cancelling the call aborts the request."""
+        arrival = self.clock()
+        checked = self.admission.check(request)
+        if isinstance(checked, Refusal):
+            return checked
+        if not self.is_accepting:
+            return self._unavailable()
+        full = self.house.enter()
+        if full is not None:
+            return full
+        generation: Generation | None = None
+        try:
+            admitted = await self._off_loop(
+                lambda: self.admission.admit(
+                    request, checked, request_id=uuid.uuid4().hex, tenant=tenant, arrival=arrival
+                )
+            )
+            if isinstance(admitted, Refusal):
+                return admitted
+            if not self.is_accepting:
+                return self._unavailable()
+            generation = Generation(
+                admitted, request, checked.stops, self.text.tokenizer, arrival=arrival, service=self
+            )
+            refusal = await self._start(generation)
+            return generation if refusal is None else refusal
+        except asyncio.CancelledError:
+            if generation is None:
+                self.meters.ended(request.route, "cancelled", self.clock() - arrival)
+            else:
+                generation.close()
+            raise
+        finally:
+            if generation is None:
+                self.house.leave(self.clock() - arrival)
+
+    async def decide(self, request: GenerationRequest) -> AdmittedRequest | Refusal:
+        """What admission would say, without a place, a slot or a trace."""
+        checked = self.admission.check(request)
+        if isinstance(checked, Refusal):
+            return checked
+        return await self._off_loop(
+            lambda: self.admission.admit(request, checked, request_id="", tenant="", arrival=self.clock())
+        )
+
+    async def count(self, request: GenerationRequest) -> list[list[int]] | Refusal:
+        """Token ids of each prompt after the template; works while every slot is taken."""
+        return await self._off_loop(lambda: self.admission.count(request))
+
+    async def _start(self, generation: Generation) -> Refusal | None:
+        self._live[generation.request_id] = generation
+        self._idle.clear()
+        try:
+            self.engine.submit(generation.admitted)
+        except EngineStopped as stopped:
+            generation.refuse(Refusal(code="engine_failure", message=str(stopped)))
+        refusal = await generation.started
+        if refusal is None:
+            for prompt in generation.admitted.prompts:
+                self.meters.decided(generation.request.route, prompt.budget.limited_by)
+        return refusal
+
+    def forget(self, generation: Generation) -> None:
+        """Called by a generation when it has ended, whatever the way."""
+        self.house.leave(self.clock() - generation.arrival)
+        del self._live[generation.request_id]
+        if not self._live:
+            self._idle.set()
+
+    def begin_drain(self) -> None:
+        """No new work; what waits is refused at once, what runs goes on."""
+        self._is_draining = True
+        for generation in [generation for generation in self._live.values() if not generation.has_begun]:
+            generation.refuse(self._unavailable())
+
+    async def drain(self, seconds: float) -> None:
+        """Waits until what runs has ended, `seconds` at most, then breaks the rest with an error event."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except TimeoutError:
+            self._break_all(Broken("unavailable", "the server is stopping: send the request again"), False)
+
+    def close(self) -> None:
+        """Ends the text threads; nothing is submitted afterwards."""
+        self._text_threads.shutdown(wait=False, cancel_futures=True)
+
+    def _dispatch(self, events: list[EngineEvent]) -> None:
+        now = self.clock()
+        for event in events:
+            generation = self._live.get(event.request_id)
+            if generation is not None:
+                generation.receive(event, now)
+
+    def _break_all(self, broken: Broken, has_crashed: bool) -> None:
+        if has_crashed:
+            self.crashed.set()
+        for generation in list(self._live.values()):
+            generation.break_off(broken)
+
+    def _unavailable(self) -> Refusal:
+        if self.crashed.is_set():
+            return Refusal(code="engine_failure", message="the engine stopped: the server is about to restart")
+        return Refusal(
+            code="unavailable",
+            message="the server is stopping: send the request again",
+            retry_after_seconds=RETRY_WHEN_STOPPING_SECONDS,
+        )
+
+    async def _off_loop(self, work: Callable[[], Result]) -> Result:
+        return await self._loop.run_in_executor(self._text_threads, work)

@@ -1,0 +1,40 @@
+"""One token before the first client: a server is ready when it has answered once.
+
+Owns the warm-up request. In: an engine whose thread has not started yet. It goes through admission and the engine like
+any other, and leaves no trace in the metrics. Raises StartError when no token comes out.
+"""
+
+from plimsoll_runtime.admission.admit import Admission
+from plimsoll_runtime.admission.checks import CheckedFields
+from plimsoll_runtime.admitted import AdmittedRequest
+from plimsoll_runtime.contract.endpoints import COMPLETIONS
+from plimsoll_runtime.engine.engine import Engine
+from plimsoll_runtime.events import Failed, Token
+from plimsoll_runtime.lifecycle import StartError
+from plimsoll_runtime.request import GenerationRequest, TokenPrompt, WireValue
+
+
+def warm_up(engine: Engine, admission: Admission) -> None:
+    """Computes one token, slowly: off the event loop, before the engine's thread starts."""
+    engine.submit(_one_token(engine, admission))
+    while engine.has_work():
+        for event in engine.step():
+            if isinstance(event, Failed):
+                raise StartError(f"the model cannot compute its first token: {event.message}")
+            if isinstance(event, Token):
+                return
+
+
+def _one_token(engine: Engine, admission: Admission) -> AdmittedRequest:
+    request = GenerationRequest(
+        route=COMPLETIONS,
+        model=admission.model.name,
+        prompt_param="prompt",
+        prompts=(TokenPrompt((0,)),),
+        wire={"requested_output_tokens": WireValue("max_tokens", 1)},
+    )
+    checked = admission.check(request)
+    assert isinstance(checked, CheckedFields), checked
+    admitted = admission.admit(request, checked, request_id="warm-up", tenant="", arrival=engine.clock())
+    assert isinstance(admitted, AdmittedRequest), admitted
+    return admitted

@@ -1,0 +1,246 @@
+"""A whole server over a scripted model: real HTTP, real admission, real text, chosen tokens.
+
+`scripted_server(...)` runs it in a thread on a free loopback port. The vocabulary is one token per byte, then the pieces
+that the script writes, then the control tokens: so a prompt of n bytes has n tokens, and a piece may be half a
+character. The chat template writes nothing but the contents, so chat prompts are countable too.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tokenizers
+import uvicorn
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+from doubles.scripted_model import Script, ScriptedRunner
+from plimsoll_runtime.admission.admit import ServedModel
+from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig
+from plimsoll_runtime.engine.capacity import CapacityPlan, MemoryFacts
+from plimsoll_runtime.engine.settings import EngineSettings
+from plimsoll_runtime.loading import LoadedModel
+from plimsoll_runtime.__main__ import new_front, start_service
+from plimsoll_runtime.routes.app import build_app
+from plimsoll_runtime.routes.front import Front
+from plimsoll_runtime.text.chat_template import ChatTemplate
+from plimsoll_runtime.text.model_text import ModelText
+from plimsoll_runtime.text.special_tokens import SpecialTokens
+from plimsoll_runtime.text.token_bytes import byte_alphabet, byte_level_bytes
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+MODEL = "scripted"
+CONTROL = ("<|end|>", "<|im_start|>", "<|im_end|>")
+CONTENTS_ONLY = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+class Vocabulary:
+    """Ids of bytes, pieces and control tokens; `end_id` ends an answer."""
+
+    def __init__(self, pieces: Sequence[str | bytes] = ()) -> None:
+        self.pieces = list(dict.fromkeys(piece.encode() if isinstance(piece, str) else piece for piece in pieces))
+        self._ids = {bytes([byte]): byte for byte in range(256)}
+        for piece in self.pieces:
+            self._ids.setdefault(piece, len(self._ids))
+        self.end_id = len(self._ids)
+        self.size = len(self._ids) + len(CONTROL)
+
+    def ids(self, pieces: Sequence[str | bytes]) -> list[int]:
+        """The tokens of a script."""
+        return [self._ids[piece.encode() if isinstance(piece, str) else piece] for piece in pieces]
+
+    def tokenizer(self) -> Tokenizer:
+        """A byte-level tokenizer without merges: text always becomes single bytes."""
+        alphabet = byte_alphabet()
+        spelled = {"".join(alphabet[byte] for byte in piece): token_id for piece, token_id in self._ids.items()}
+        library = tokenizers.Tokenizer(models.BPE(vocab=spelled, merges=[]))
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        library.decoder = decoders.ByteLevel()
+        library.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROL])
+        special = SpecialTokens(
+            bos_id=None,
+            eos_id=self.end_id,
+            end_ids=frozenset({self.end_id}),
+            adds_bos=False,
+            named={"eos_token": CONTROL[0]},
+        )
+        return Tokenizer(library, special, byte_level_bytes)
+
+
+@dataclass(slots=True)
+class ScriptedServer:
+    """A running server; `url` is its address."""
+
+    url: str
+    front: Front
+    runner: ScriptedRunner
+    vocabulary: Vocabulary
+    loop: asyncio.AbstractEventLoop
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Any:
+        """The engine's load now."""
+        assert self.front.service is not None
+        return self.front.service.engine.load()
+
+    def on_loop(self, call: Callable[[], None]) -> None:
+        """Runs `call` on the server's event loop."""
+        self.loop.call_soon_threadsafe(call)
+
+
+def always(vocabulary: Vocabulary, piece: str | bytes = "a") -> Script:
+    """A runaway: the same piece for ever."""
+    token_id = vocabulary.ids([piece])[0]
+    return lambda _prompt, _position: token_id
+
+
+def answers(vocabulary: Vocabulary, pieces: Sequence[str | bytes], *, ends: bool = True) -> Script:
+    """These pieces, then the end token (or, for a script that does not end, the last piece for ever)."""
+    ids = vocabulary.ids(pieces) + ([vocabulary.end_id] if ends else [])
+    return lambda _prompt, position: ids[min(position, len(ids) - 1)]
+
+
+@contextlib.contextmanager
+def scripted_server(
+    script: Callable[[Vocabulary], Script] = always,
+    *,
+    pieces: Sequence[str | bytes] = (),
+    template: str = CONTENTS_ONLY,
+    page_size: int = 2,
+    kv_cache_tokens: int | None = None,
+    before_step: Callable[[int], None] | None = None,
+    ping_seconds: float = 15.0,
+    is_loaded: bool = True,
+    generation_defaults: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> Iterator[ScriptedServer]:
+    """A server for the time of a `with`. `settings` are fields of RuntimeConfig."""
+    settings = {"model": "file:///scripted", "served_model_name": MODEL, "context_length": 64, **settings}
+    config = RuntimeConfig(**settings)
+    vocabulary = Vocabulary(pieces)
+    runner = ScriptedRunner(script(vocabulary), vocabulary.size)
+    front = new_front(config)
+    front.ping_seconds = ping_seconds
+    loaded = _loaded(config, vocabulary, runner, template, page_size, kv_cache_tokens, generation_defaults or {})
+    thread = _ServerThread(front, loaded if is_loaded else None)
+    thread.start()
+    runner.before_step = before_step  # the warm-up is over: from here on the test's own steps count
+    runner.num_steps = 0
+    try:
+        yield ScriptedServer(thread.url, front, runner, vocabulary, thread.loop, settings)
+    finally:
+        thread.stop()
+
+
+class _ServerThread:
+    """Uvicorn on an event loop of its own."""
+
+    def __init__(self, front: Front, loaded: LoadedModel | None) -> None:
+        self._front = front
+        self._loaded = loaded
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self.url = ""
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                build_app(front),
+                host="127.0.0.1",
+                port=0,
+                log_level="error",
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait(30)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the server did not stop"
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ready.set()
+            self.loop.close()
+
+    async def _serve(self) -> None:
+        if self._loaded is not None:
+            await start_service(self._front, self._loaded)
+        serving = asyncio.create_task(self._server.serve())
+        while not self._server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._ready.set()
+        await serving
+        if self._front.service is not None:
+            self._front.service.close()
+            await asyncio.to_thread(self._front.service.engine.stop)
+
+
+def _loaded(
+    config: RuntimeConfig,
+    vocabulary: Vocabulary,
+    runner: ScriptedRunner,
+    template: str,
+    page_size: int,
+    kv_cache_tokens: int | None,
+    generation_defaults: Mapping[str, float],
+) -> LoadedModel:
+    assert config.context_length is not None
+    tokenizer = vocabulary.tokenizer()
+    tokens = config.running_slots * config.context_length if kv_cache_tokens is None else kv_cache_tokens
+    num_pages = -(-tokens // page_size)
+    default = config.max_output_default
+    return LoadedModel(
+        text=ModelText(tokenizer, ChatTemplate(template)),
+        facts=ServedModel(MODEL, vocabulary.size, tokenizer.eos_token_ids, dict(generation_defaults)),
+        limits=Limits(
+            context_length=config.context_length,
+            max_output_default=DEFAULT_MAX_OUTPUT_TOKENS if default is None else default,
+            max_output_limit=config.max_output_limit,
+            over_budget=config.over_budget,
+        ),
+        plan=CapacityPlan(
+            context_length=config.context_length,
+            kv_capacity_tokens=tokens,
+            num_pages=num_pages,
+            page_size=page_size,
+            kv_bytes=0,
+            facts=MemoryFacts(0, 0, 0, 1),
+        ),
+        settings=EngineSettings(
+            running_slots=config.running_slots,
+            context_length=config.context_length,
+            num_pages=num_pages,
+            num_tokens=vocabulary.size,
+            page_size=page_size,
+            step_tokens=16,
+            prefix_caching=config.prefix_caching,
+        ),
+        runner=runner,
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Patience, not a measurement: fails when the condition does not come true."""
+    patience = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < patience, "waited in vain"
+        time.sleep(0.005)

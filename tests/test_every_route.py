@@ -1,0 +1,280 @@
+"""One table of budgets, every route that the app has, streamed and not: the same grant, the same words, everywhere.
+
+The routes come from the app itself, so a new generation route cannot be forgotten: it fails here until it has a row in
+`ASK`. A byte is a token here (see doubles/server.py), so every number in the table can be counted by hand.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from doubles.server import MODEL, ScriptedServer, scripted_server
+from plimsoll_runtime.contract import endpoints
+from plimsoll_runtime.routes.app import DIALECTS
+
+CONTEXT, DEFAULT, LIMIT = 64, 12, 24
+PROMPT = "x" * 11
+ROOM = CONTEXT - len(PROMPT)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """How one route is asked, and where its answer says what."""
+
+    limit_field: str
+    body: Callable[[str], dict[str, Any]]
+    output_tokens: Callable[[dict[str, Any]], int]
+    reason: Callable[[dict[str, Any]], Any]
+    length_reason: Callable[[str], Any]
+
+
+def _chat(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+ASK: Mapping[str, Ask] = {
+    endpoints.CHAT_COMPLETIONS: Ask(
+        "max_completion_tokens",
+        _chat,
+        lambda body: body["usage"]["completion_tokens"],
+        lambda body: body["choices"][0]["finish_reason"],
+        lambda limited_by: "length",
+    ),
+    endpoints.COMPLETIONS: Ask(
+        "max_tokens",
+        lambda text: {"prompt": text},
+        lambda body: body["usage"]["completion_tokens"],
+        lambda body: body["choices"][0]["finish_reason"],
+        lambda limited_by: "length",
+    ),
+    endpoints.MESSAGES: Ask(
+        "max_tokens",
+        _chat,
+        lambda body: body["usage"]["output_tokens"],
+        lambda body: body["stop_reason"],
+        lambda limited_by: "model_context_window_exceeded" if limited_by == "context" else "max_tokens",
+    ),
+    endpoints.RESPONSES: Ask(
+        "max_output_tokens",
+        lambda text: {"input": text},
+        lambda body: body["usage"]["output_tokens"],
+        lambda body: (body["status"], body["incomplete_details"]),
+        lambda limited_by: ("incomplete", {"reason": "max_output_tokens"}),
+    ),
+}
+ABSENT = object()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, ScriptedServer]]:
+    """A server with default and limit, and one with neither, so that the context limits."""
+    with (
+        scripted_server(context_length=CONTEXT, max_output_default=DEFAULT, max_output_limit=LIMIT) as tight,
+        scripted_server(context_length=CONTEXT) as open_,
+    ):
+        yield {"tight": tight, "open": open_}
+
+
+def test_every_generation_route_of_the_app_is_asked() -> None:
+    assert set(DIALECTS) == set(ASK) == set(endpoints.GENERATION_ROUTES)
+
+
+# (which server, limit sent, grant, limited_by) under Clamp; None for a 400 in every mode
+GRANTS: list[tuple[str, Any, int | None, str]] = [
+    ("tight", ABSENT, DEFAULT, "default"),
+    ("tight", None, DEFAULT, "default"),
+    ("tight", 1, 1, "request"),
+    ("tight", 2, 2, "request"),
+    ("tight", 17, 17, "request"),
+    ("tight", 8.0, 8, "request"),
+    ("tight", LIMIT, LIMIT, "request"),
+    ("tight", LIMIT + 1, LIMIT, "limit"),
+    ("tight", ROOM, LIMIT, "limit"),
+    ("tight", 10 * CONTEXT, LIMIT, "limit"),
+    ("tight", 2**31 - 1, LIMIT, "limit"),
+    ("open", ABSENT, ROOM, "context"),
+    ("open", 1, 1, "request"),
+    ("open", ROOM - 1, ROOM - 1, "request"),
+    ("open", ROOM, ROOM, "request"),
+    ("open", ROOM + 1, ROOM, "context"),
+    ("open", CONTEXT, ROOM, "context"),
+    ("open", 10 * CONTEXT, ROOM, "context"),
+    *(("tight", bad, None, "") for bad in (0, -1, -2, -(2**31), 2**31, 2**63, 10**30, "8", 8.5, True, False, [], {})),
+]
+
+
+def _row_id(row: Any) -> str:
+    return "absent" if row is ABSENT else str(row)[:24]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("mode", ["setting", "clamp", "refuse"])
+@pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
+@pytest.mark.parametrize(("server", "sent", "granted", "limited_by"), GRANTS, ids=_row_id)
+def test_the_same_budget_on_every_route(
+    servers: dict[str, ScriptedServer],
+    server: str,
+    sent: Any,
+    granted: int | None,
+    limited_by: str,
+    mode: str,
+    route: str,
+    stream: bool,
+) -> None:
+    """FreeToken #395: one of four routes read the default, the others ran to 32767; each limit was one short."""
+    ask = ASK[route]
+    headers = {} if mode == "setting" else {endpoints.HEADER_OVER_BUDGET: mode.upper()}
+    answer = _ask(servers[server], route, sent, stream, headers)
+    over = sent not in (ABSENT, None) and granted is not None and sent > granted
+    if granted is None or (mode == "refuse" and over):
+        _assert_refused(answer, route, sent, granted, limited_by)
+        return
+    assert answer.status == 200, answer.body
+    assert answer.headers[endpoints.HEADER_PROMPT_TOKENS] == str(len(PROMPT))
+    assert answer.headers[endpoints.HEADER_MAX_OUTPUT_TOKENS] == str(granted)
+    assert answer.headers[endpoints.HEADER_LIMITED_BY] == limited_by
+    assert ask.output_tokens(answer.body) == granted
+    assert ask.reason(answer.body) == ask.length_reason(limited_by)
+    assert answer.finish_detail == {"type": limited_by}
+
+
+def _assert_refused(answer: "_Answer", route: str, sent: Any, granted: int | None, limited_by: str) -> None:
+    error = answer.body["error"]
+    assert answer.status == 400
+    assert answer.headers["content-type"] == "application/json"
+    assert error["type"] == "invalid_request_error"
+    if route != endpoints.MESSAGES:
+        assert error["param"] == ASK[route].limit_field
+        assert set(error) >= {"message", "type", "param", "code"}
+    if granted is None:
+        return
+    assert answer.headers[endpoints.HEADER_PROMPT_TOKENS] == str(len(PROMPT))
+    limit = LIMIT if limited_by == "limit" else None
+    numbers = (error["prompt_tokens"], error["requested_output_tokens"], error["max_output_limit"])
+    assert numbers == (len(PROMPT), sent, limit)
+    assert error["context_length"] == CONTEXT
+    if route != endpoints.MESSAGES:
+        assert error["code"] == ("invalid_value" if limited_by == "limit" else "context_length_exceeded")
+    elif limited_by == "context":
+        said = f"input length and `max_tokens` exceed context limit: {len(PROMPT)} + {sent} > {CONTEXT}"
+        assert said in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
+@pytest.mark.parametrize("prompt_tokens", [CONTEXT - 1, CONTEXT, CONTEXT + 1, CONTEXT + 240])
+def test_a_prompt_at_the_edge(
+    servers: dict[str, ScriptedServer], prompt_tokens: int, route: str, stream: bool
+) -> None:
+    """B04: the derived default became negative, and clients were told that their max_tokens was -239."""
+    answer = _ask(servers["open"], route, ABSENT, stream, {}, "x" * prompt_tokens)
+    if prompt_tokens < CONTEXT:
+        assert ASK[route].output_tokens(answer.body) == 1
+        return
+    assert answer.status == 400
+    assert answer.headers[endpoints.HEADER_PROMPT_TOKENS] == str(prompt_tokens)
+    error = answer.body["error"]
+    assert str(prompt_tokens) in error["message"]
+    assert " -" not in error["message"]
+    assert error["requested_output_tokens"] is None
+    if route == endpoints.MESSAGES:
+        assert f"prompt is too long: {prompt_tokens} tokens > {CONTEXT} maximum" in error["message"]
+    else:
+        assert error["code"] == "context_length_exceeded"
+        assert error["param"] == ("messages" if "chat" in route else "prompt" if "completions" in route else "input")
+
+
+@pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
+@pytest.mark.parametrize(("server", "sent", "granted", "limited_by"), GRANTS, ids=_row_id)
+def test_the_budget_route_says_what_the_route_would_do(
+    servers: dict[str, ScriptedServer], server: str, sent: Any, granted: int | None, limited_by: str, route: str
+) -> None:
+    body = {"route": route, "request": _body(route, sent, False, PROMPT)}
+    url = servers[server].url + endpoints.DECIDE_BUDGET
+    for mode in ("clamp", "refuse"):
+        said = httpx.post(url, json=body, headers={endpoints.HEADER_OVER_BUDGET: mode}).json()
+        answer = _ask(servers[server], route, sent, False, {endpoints.HEADER_OVER_BUDGET: mode})
+        assert said["admitted"] is (answer.status == 200)
+        if said["admitted"]:
+            assert (said["prompt_tokens"], said["max_output_tokens"], said["limited_by"]) == (11, granted, limited_by)
+        else:
+            assert said["status"] == answer.status
+            assert _without_id(said["error"]) == _without_id(answer.body)
+
+
+@pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
+def test_another_word_for_over_budget_is_refused(servers: dict[str, ScriptedServer], route: str) -> None:
+    assert _ask(servers["open"], route, 1, False, {endpoints.HEADER_OVER_BUDGET: "maybe"}).status == 400
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A plain answer, or the last state of a streamed one in the plain answer's shape."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+    finish_detail: Any
+
+
+def _body(route: str, sent: Any, stream: bool, prompt: str) -> dict[str, Any]:
+    ask = ASK[route]
+    body: dict[str, Any] = {"model": MODEL, "ignore_eos": True, **ask.body(prompt)}
+    if sent is not ABSENT:
+        body[ask.limit_field] = sent
+    if stream:
+        body["stream"] = True
+        if route in (endpoints.CHAT_COMPLETIONS, endpoints.COMPLETIONS):
+            body["stream_options"] = {"include_usage": True}
+    return body
+
+
+def _ask(
+    server: ScriptedServer, route: str, sent: Any, stream: bool, headers: dict[str, str], prompt: str = PROMPT
+) -> _Answer:
+    response = httpx.post(server.url + route, json=_body(route, sent, stream, prompt), headers=headers, timeout=30)
+    if response.status_code != 200 or not stream:
+        body = response.json()
+        return _Answer(response.status_code, response.headers, body, _plain_detail(route, response, body))
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(data) for data in _data(response.text) if data != "[DONE]"]
+    return _last_state(route, response, events)
+
+
+def _plain_detail(route: str, response: httpx.Response, body: dict[str, Any]) -> Any:
+    if response.status_code != 200:
+        return None
+    detail = body["choices"][0]["finish_detail"] if "choices" in body else body["finish_detail"]
+    assert response.headers[endpoints.HEADER_FINISH_DETAIL] == detail["type"]
+    return detail
+
+
+def _data(text: str) -> list[str]:
+    return [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+
+
+def _last_state(route: str, response: httpx.Response, events: list[dict[str, Any]]) -> _Answer:
+    status, headers = response.status_code, response.headers
+    if route == endpoints.RESPONSES:
+        last = events[-1]["response"]
+        assert events[-1]["type"] == "response.incomplete"
+        return _Answer(status, headers, last, last["finish_detail"])
+    if route == endpoints.MESSAGES:
+        delta = next(event for event in events if event["type"] == "message_delta")
+        body = {"stop_reason": delta["delta"]["stop_reason"], "usage": delta["usage"]}
+        return _Answer(status, headers, body, _detail_of_message_delta(delta))
+    usage = events[-1]["usage"]
+    last_choice = next(event["choices"][0] for event in reversed(events) if event["choices"])
+    return _Answer(status, headers, {"usage": usage, "choices": [last_choice]}, last_choice["finish_detail"])
+
+
+def _detail_of_message_delta(event: dict[str, Any]) -> Any:
+    return event.get("finish_detail", event["delta"].get("finish_detail"))
+
+
+def _without_id(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name != "request_id"}
