@@ -77,7 +77,7 @@ _ENDINGS: st.SearchStrategy[tuple[FinishReason, FinishDetail | None, str | None]
 
 @st.composite
 def cut_answers(draw: st.DrawFn, *, with_logprobs: bool = False) -> tuple[Answer, list[AnswerEvent]]:
-    """An answer, and its events with the text cut anywhere: by character, unevenly, with empty pieces, or not at all."""
+    """An answer, and its events with the text cut anywhere: by character, unevenly, with empty pieces."""
     pieces = draw(st.lists(st.text(st.sampled_from('ab \n"\\{}\u2028é你🌍\x00'), max_size=4), max_size=6))
     tokens = [(token(piece),) if with_logprobs else () for piece in pieces]
     reason, detail, matched_stop = draw(_ENDINGS)

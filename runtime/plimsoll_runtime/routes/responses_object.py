@@ -1,0 +1,103 @@
+"""The response object of `/v1/responses`, whole or at some moment of its stream.
+
+Owns OpenAI's shape of it. In: the facts of an answer and as much of the answer as there is. Out: JSON values. It does
+not know events. Invariant: the object in the last event of a stream is the body of the plain answer.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from plimsoll_runtime.events import FinishReason, TextLogprob, Usage
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer
+from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+def finished_response(answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
+    """The body of a plain answer: `completed`, or `incomplete` where a limit ended it."""
+    choice = answer.choices[0]
+    status = item_status(choice.reason)
+    body = response_object(facts, status, [message_item(facts, status, [text_part(choice.text, choice.logprobs)])])
+    body["usage"] = _usage_body(answer.usage)
+    return body | _limit_fields(choice)
+
+
+def failed_response(facts: AnswerFacts, message: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+    """The object of `response.failed`, with what was said before. `server_error` is of the API's closed list."""
+    body = response_object(facts, "failed", output)
+    body["error"] = {"code": "server_error", "message": message}
+    return body
+
+
+def response_object(facts: AnswerFacts, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+    """The object with what is known from the start; nothing is used and no limit has ended it yet."""
+    request = facts.request
+    options = request.dialect_options
+    return {
+        "id": f"resp_{facts.request_id}",
+        "object": "response",
+        "created_at": facts.created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": options["instructions"],
+        "max_output_tokens": _as_sent(facts, "requested_output_tokens"),
+        "max_tool_calls": None,
+        "model": facts.model,
+        "output": output,
+        "previous_response_id": options["previous_response_id"],
+        "store": options["store"],
+        "temperature": _as_sent(facts, "temperature"),
+        "top_p": _as_sent(facts, "top_p"),
+        "usage": None,
+        **options["echoed"],
+    }
+
+
+def message_item(facts: AnswerFacts, status: ItemStatus, content: list[dict[str, Any]]) -> dict[str, Any]:
+    """The one item of an answer. An empty answer has it too, with an empty text."""
+    return {
+        "id": f"msg_{facts.request_id}",
+        "type": "message",
+        "status": status,
+        "role": "assistant",
+        "content": content,
+    }
+
+
+def text_part(text: str, logprobs: Iterable[TextLogprob] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprob_entries(logprobs)}
+
+
+def logprob_entries(logprobs: Iterable[TextLogprob]) -> list[Any]:
+    """The entries have the shape that chat completions has under `logprobs.content`."""
+    return list(chat_logprobs(logprobs)["content"])
+
+
+def item_status(reason: FinishReason) -> Literal["completed", "incomplete"]:
+    return "incomplete" if reason == "length" else "completed"
+
+
+def _limit_fields(choice: ChoiceAnswer) -> dict[str, Any]:
+    """`max_output_tokens` is the API's only word for a limit of size or time; `finish_detail` says which it was."""
+    if choice.reason != "length":
+        return {}
+    detail = {} if choice.detail is None else {"finish_detail": {"type": choice.detail}}
+    return {"incomplete_details": {"reason": "max_output_tokens"}, **detail}
+
+
+def _usage_body(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+    }
+
+
+def _as_sent(facts: AnswerFacts, name: str) -> Any:
+    wire = facts.request.wire.get(name)
+    return None if wire is None else wire.value
