@@ -1,0 +1,150 @@
+"""The memory plan: what fits, computed in integers before any weight is read.
+
+Owns the effective context length and the size of the KV pool (section 3, point 10 of the design). In: bytes and tokens
+as they were measured and configured. Out: a `CapacityPlan`, or a `CapacityError` with one sentence that writes the sum
+out and names the setting. It knows no tensors. Invariants: weights + KV + transients <= available; the pool holds at
+least one context; a configured context is served as configured or not at all.
+"""
+
+from dataclasses import dataclass
+
+from plimsoll_runtime.contract.config import field_names
+
+SMALLEST_CONTEXT = 2
+"""One token of a prompt and one of an answer."""
+
+
+class CapacityError(Exception):
+    """The configuration does not fit: the message is the one sentence that the process ends with."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """Bytes that the plan adds up. `transient_bytes` is the most that one step needs besides weights and cache."""
+
+    available_bytes: int
+    weight_bytes: int
+    transient_bytes: int
+    kv_bytes_per_token: int
+
+    @property
+    def kv_room_bytes(self) -> int:
+        """What is left for the cache; below zero when not even the weights fit."""
+        return self.available_bytes - self.weight_bytes - self.transient_bytes
+
+    def sum_in_words(self) -> str:
+        """The sum as a sentence's subordinate part."""
+        return (
+            f"of {self.available_bytes:,} bytes available, weights take {self.weight_bytes:,} and one step takes "
+            f"{self.transient_bytes:,}, which leaves {max(self.kv_room_bytes, 0):,} for keys and values"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """What the server will have. `kv_capacity_tokens` is as configured where it was; the pages hold at least that."""
+
+    context_length: int
+    kv_capacity_tokens: int
+    num_pages: int
+    page_size: int
+    kv_bytes: int
+    facts: MemoryFacts
+
+    @property
+    def total_bytes(self) -> int:
+        """Weights, cache and transients."""
+        return self.facts.weight_bytes + self.kv_bytes + self.facts.transient_bytes
+
+
+def plan_capacity(
+    facts: MemoryFacts,
+    *,
+    model_window: int,
+    running_slots: int,
+    page_size: int,
+    context_length: int | None,
+    kv_cache_tokens: int | None,
+) -> CapacityPlan:
+    """Resolve the context length and the pool. None means "not configured". Raises CapacityError."""
+    page_bytes = facts.kv_bytes_per_token * page_size
+    most_pages = max(facts.kv_room_bytes, 0) // page_bytes
+    _check_window(context_length, model_window)
+    _check_weights(facts, most_pages * page_size)
+    _check_kv_cache_tokens(facts, kv_cache_tokens, most_pages, page_size)
+    held_tokens = kv_cache_tokens if kv_cache_tokens is not None else most_pages * page_size
+    context = context_length if context_length is not None else min(model_window, held_tokens)
+    _check_context(facts, context, held_tokens, kv_cache_tokens)
+    if kv_cache_tokens is not None:
+        num_pages = _pages(kv_cache_tokens, page_size)
+    else:
+        num_pages = min(most_pages, running_slots * _pages(context, page_size))
+    return CapacityPlan(
+        context_length=context,
+        kv_capacity_tokens=kv_cache_tokens if kv_cache_tokens is not None else num_pages * page_size,
+        num_pages=num_pages,
+        page_size=page_size,
+        kv_bytes=num_pages * page_bytes,
+        facts=facts,
+    )
+
+
+def step_transient_bytes(
+    *, step_tokens: int, logit_rows: int, hidden_size: int, intermediate_size: int, query_size: int, vocab_size: int
+) -> int:
+    """The most that one step holds at a time in float32, from the widths of a layer. `query_size` is heads x head_dim.
+
+    Per token: the residual and its norm, queries with their rotated copy, keys, values and the attention's output, and
+    the two branches of the feed-forward with their product. Per logit row: the row, and a copy in float64.
+    """
+    per_token = 4 * (3 * hidden_size + 5 * query_size + 3 * intermediate_size)
+    return step_tokens * per_token + logit_rows * vocab_size * (4 + 8)
+
+
+def _pages(num_tokens: int, page_size: int) -> int:
+    return -(-num_tokens // page_size)
+
+
+def _check_window(context_length: int | None, model_window: int) -> None:
+    if context_length is not None and context_length > model_window:
+        raise CapacityError(
+            f"context_length {context_length:,} exceeds the model's window of {model_window:,} tokens: "
+            f"lower {field_names('context_length')} to {model_window:,} or less, or leave it out"
+        )
+
+
+def _check_weights(facts: MemoryFacts, room_tokens: int) -> None:
+    if facts.kv_room_bytes < 0 or room_tokens < SMALLEST_CONTEXT:
+        needed = facts.weight_bytes + facts.transient_bytes
+        raise CapacityError(
+            f"the model does not fit into memory: weights {facts.weight_bytes:,} bytes + one step "
+            f"{facts.transient_bytes:,} bytes = {needed:,} bytes, and {facts.kv_bytes_per_token:,} bytes for each "
+            f"token of context, exceed the {facts.available_bytes:,} bytes available: raise the memory limit "
+            "(spec.resources.limits.memory), or serve a smaller model with --model (spec.model.source)"
+        )
+
+
+def _check_kv_cache_tokens(facts: MemoryFacts, kv_cache_tokens: int | None, most_pages: int, page_size: int) -> None:
+    if kv_cache_tokens is not None and _pages(kv_cache_tokens, page_size) > most_pages:
+        needed = _pages(kv_cache_tokens, page_size) * page_size * facts.kv_bytes_per_token
+        raise CapacityError(
+            f"kv_cache_tokens {kv_cache_tokens:,} needs {needed:,} bytes ({facts.kv_bytes_per_token:,} for each token)"
+            f", but {facts.sum_in_words()} ({most_pages * page_size:,} tokens): lower {field_names('kv_cache_tokens')} "
+            "or raise the memory limit (spec.resources.limits.memory)"
+        )
+
+
+def _check_context(facts: MemoryFacts, context: int, held_tokens: int, kv_cache_tokens: int | None) -> None:
+    if context <= held_tokens and context >= SMALLEST_CONTEXT:
+        return
+    if kv_cache_tokens is not None:
+        raise CapacityError(
+            f"context_length {max(context, SMALLEST_CONTEXT):,} exceeds kv_cache_tokens {kv_cache_tokens:,}: raise "
+            f"{field_names('kv_cache_tokens')} or lower {field_names('context_length')}"
+        )
+    needed = context * facts.kv_bytes_per_token
+    raise CapacityError(
+        f"context_length {context:,} needs {needed:,} bytes of keys and values ({facts.kv_bytes_per_token:,} for each "
+        f"token), but {facts.sum_in_words()} ({held_tokens:,} tokens): lower {field_names('context_length')} to "
+        f"{held_tokens:,} or less, or raise the memory limit (spec.resources.limits.memory)"
+    )

@@ -1,0 +1,122 @@
+"""One stream of tokens, from its place in the queue to its end, and the request that it belongs to.
+
+Owns the state of sequences and requests inside the engine. In: an `AdmittedRequest`. It decides nothing: the scheduler
+moves sequences and the engine ends them. Invariants: after the prompt, `token_ids` holds sampled ids and nothing else,
+and their number is what the budget is compared with; the page table always holds the `computed_tokens`.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest
+from plimsoll_runtime.engine.prefix_cache import PageChain
+from plimsoll_runtime.engine.settings import EngineSettings
+from plimsoll_runtime.events import TokenLogprobs
+
+SequenceState = Literal["waiting", "running", "finished"]
+
+
+@dataclass(slots=True)
+class PromptProgress:
+    """What the sequences of one prompt share: one of them prefills it, the others start from its pages.
+
+    `leader` is the one that prefills; should it leave before it is done, the next one takes its place.
+    `cached_tokens` is what an earlier request had computed: the siblings report the leader's number, since what
+    they share among themselves was computed for this request. `logprobs` grows with the prefill where asked for.
+    """
+
+    leader: "Sequence | None" = None
+    prefilled: bool = False
+    cached_tokens: int | None = None
+    logprobs: list[TokenLogprobs | None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One choice of one prompt. Compared by identity."""
+
+    request: AdmittedRequest
+    choice: int
+    prompt: AdmittedPrompt
+    progress: PromptProgress
+    chain: PageChain | None
+    """None where pages are neither looked for nor kept."""
+    token_ids: list[int]
+    """Prompt, then output."""
+    state: SequenceState = "waiting"
+    pages: list[int] = field(default_factory=list)
+    computed_tokens: int = 0
+    registered_pages: int = 0
+    prefill_reported: bool = False
+    output_counts: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.prompt.token_ids)
+
+    @property
+    def output_tokens(self) -> int:
+        """Sampled so far, end tokens included."""
+        return len(self.token_ids) - len(self.prompt.token_ids)
+
+    @property
+    def pending_tokens(self) -> int:
+        """Known tokens whose keys and values are not computed: 1 while decoding, more while prefilling."""
+        return len(self.token_ids) - self.computed_tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        """What the grant still allows."""
+        return self.prompt.budget.max_output_tokens - self.output_tokens
+
+    @property
+    def collects_prompt_logprobs(self) -> bool:
+        """Whether rows of the prompt are still to be scored by this sequence."""
+        logprobs = self.progress.logprobs
+        return logprobs is not None and self.progress.leader is self and len(logprobs) < self.prompt_tokens
+
+    def append(self, token_id: int) -> None:
+        """Count one sampled id."""
+        self.token_ids.append(token_id)
+        self.output_counts[token_id] += 1
+
+
+@dataclass(slots=True, eq=False)
+class RequestProgress:
+    """A request in the house: its sequences that have not ended. It started when its first sequence got a slot."""
+
+    request: AdmittedRequest
+    arrival: float
+    sequences: list[Sequence]
+    started: bool = False
+
+
+def split_request(request: AdmittedRequest, settings: EngineSettings) -> list[Sequence]:
+    """The sequences of a request in order of their choice."""
+    sequences: list[Sequence] = []
+    for index, prompt in enumerate(request.prompts):
+        wants_logprobs = request.prompt_logprobs is not None
+        progress = PromptProgress(logprobs=[None] if wants_logprobs else None)
+        for j in range(request.num_choices):
+            sequences.append(
+                Sequence(
+                    request=request,
+                    choice=index * request.num_choices + j,
+                    prompt=prompt,
+                    progress=progress,
+                    chain=_chain(request, index, settings),
+                    token_ids=list(prompt.token_ids),
+                )
+            )
+    return sequences
+
+
+def _chain(request: AdmittedRequest, prompt_index: int, settings: EngineSettings) -> PageChain | None:
+    """With the prefix cache off, pages are still shared among the choices of one prompt, and with nobody else."""
+    if settings.prefix_caching:
+        return PageChain(f"tenant {request.tenant}", settings.page_size)
+    if request.num_choices > 1:
+        return PageChain(f"request {request.request_id} prompt {prompt_index}", settings.page_size)
+    return None
