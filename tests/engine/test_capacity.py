@@ -1,0 +1,117 @@
+"""The memory plan: sums in whole bytes, before any weight is read, refused with the sum written out."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll_runtime.engine.capacity import (
+    CapacityError,
+    CapacityPlan,
+    MemoryFacts,
+    plan_capacity,
+    step_transient_bytes,
+)
+from plimsoll_runtime.engine.kv_cache import kv_bytes_per_token
+
+# 1,000 bytes of weights, 200 of a step, 10 for each token: 1,800 bytes leave room for 60 tokens, 15 pages of 4.
+FACTS = MemoryFacts(available_bytes=1800, weight_bytes=1000, transient_bytes=200, kv_bytes_per_token=10)
+SETTINGS: dict[str, Any] = {
+    "model_window": 100,
+    "running_slots": 4,
+    "page_size": 4,
+    "context_length": None,
+    "kv_cache_tokens": None,
+}
+
+
+def plan(facts: MemoryFacts = FACTS, **values: Any) -> CapacityPlan:
+    return plan_capacity(facts, **{**SETTINGS, **values})
+
+
+FITS: list[tuple[str, dict[str, Any], tuple[int, int, int]]] = [
+    ("nothing set: all that memory holds", {}, (60, 60, 15)),
+    ("nothing set: the window", {"model_window": 8}, (8, 32, 8)),
+    ("context for each slot", {"context_length": 12}, (12, 48, 12)),
+    ("context for each slot, as far as memory allows", {"context_length": 24}, (24, 60, 15)),
+    ("context rounded up to pages", {"context_length": 5, "running_slots": 1}, (5, 8, 2)),
+    ("B39 the exact fit", {"context_length": 60}, (60, 60, 15)),
+    ("the cache as it was set", {"context_length": 12, "kv_cache_tokens": 20}, (12, 20, 5)),
+    ("the cache as it was set, on whole pages", {"context_length": 12, "kv_cache_tokens": 18}, (12, 18, 5)),
+    ("no context: what the cache holds", {"kv_cache_tokens": 18}, (18, 18, 5)),
+    ("context = window", {"context_length": 8, "model_window": 8, "running_slots": 1}, (8, 8, 2)),
+    ("context = cache", {"context_length": 20, "kv_cache_tokens": 20}, (20, 20, 5)),
+]
+
+
+@pytest.mark.parametrize(("values", "expected"), [case[1:] for case in FITS], ids=[case[0] for case in FITS])
+def test_fits(values: dict[str, Any], expected: tuple[int, int, int]) -> None:
+    made = plan(**values)
+    assert (made.context_length, made.kv_capacity_tokens, made.num_pages) == expected
+    assert made.kv_bytes == made.num_pages * 40
+    assert made.total_bytes <= FACTS.available_bytes
+
+
+REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("beyond the window", {"context_length": 101}, ["101", "window of 100", "--context-length", "spec.contextLength"]),
+    (
+        "beyond the memory",
+        {"context_length": 61},
+        ["61", "610 bytes", "1,800", "1,000", "200", "600", "(60 tokens)", "--context-length", "spec.resources"],
+    ),
+    (
+        "B39 a cache beyond the memory",
+        {"kv_cache_tokens": 61},
+        ["61", "640 bytes", "1,800", "1,000", "200", "600", "--kv-cache-tokens", "spec.kvCache.maxTokens"],
+    ),
+    ("a context beyond the cache", {"context_length": 30, "kv_cache_tokens": 20}, ["30", "20", "--kv-cache-tokens"]),
+    ("a cache without room for a prompt and an answer", {"kv_cache_tokens": 1}, ["2 exceeds", "--kv-cache-tokens"]),
+    ("weights alone", {"facts": MemoryFacts(1100, 1000, 200, 10)}, ["1,000", "200", "1,200", "1,100", "--model"]),
+    ("not one page", {"facts": MemoryFacts(1239, 1000, 200, 10)}, ["1,200", "1,239", "10 bytes for each token"]),
+]
+
+
+@pytest.mark.parametrize(("values", "parts"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_refused_with_the_sum(values: dict[str, Any], parts: list[str]) -> None:
+    """B39, B18: the plan left out what was set, and the server ended with a bare assertion or served less."""
+    with pytest.raises(CapacityError) as refusal:
+        plan(**values)
+    message = str(refusal.value)
+    assert [part for part in parts if part not in message] == []
+    assert "\n" not in message
+    assert "-1" not in message
+
+
+@given(
+    facts=st.builds(MemoryFacts, st.integers(0, 10_000), st.integers(0, 3000), st.integers(0, 200), st.integers(1, 50)),
+    values=st.fixed_dictionaries(
+        {
+            "model_window": st.integers(2, 200),
+            "running_slots": st.integers(1, 9),
+            "page_size": st.integers(1, 20),
+            "context_length": st.none() | st.integers(2, 200),
+            "kv_cache_tokens": st.none() | st.integers(1, 400),
+        }
+    ),
+)
+def test_a_plan_never_exceeds_the_memory_and_holds_a_context(facts: MemoryFacts, values: dict[str, Any]) -> None:
+    try:
+        made = plan_capacity(facts, **values)
+    except CapacityError:
+        return
+    assert made.total_bytes <= facts.available_bytes
+    assert made.kv_bytes == made.num_pages * values["page_size"] * facts.kv_bytes_per_token
+    assert 2 <= made.context_length <= min(values["model_window"], made.kv_capacity_tokens)
+    assert made.kv_capacity_tokens <= made.num_pages * values["page_size"]
+    assert values["context_length"] in (None, made.context_length)
+    assert values["kv_cache_tokens"] in (None, made.kv_capacity_tokens)
+
+
+def test_bytes_of_one_token_and_of_one_step() -> None:
+    """SmolLM2-135M in float32."""
+    assert kv_bytes_per_token(num_layers=30, num_kv_heads=3, head_dim=64, element_bytes=4) == 46_080
+    transient = step_transient_bytes(
+        step_tokens=512, logit_rows=64, hidden_size=576, intermediate_size=1536, query_size=576, vocab_size=49_152
+    )
+    assert transient == 512 * 4 * (8 * 576 + 3 * 1536) + 64 * 49_152 * 12
