@@ -112,6 +112,12 @@ def test_bytes_of_one_token_and_of_one_step() -> None:
     """SmolLM2-135M in float32."""
     assert kv_bytes_per_token(num_layers=30, num_kv_heads=3, head_dim=64, element_bytes=4) == 46_080
     transient = step_transient_bytes(
-        step_tokens=512, logit_rows=64, hidden_size=576, intermediate_size=1536, query_size=576, vocab_size=49_152
+        step_tokens=512,
+        logit_rows=64,
+        hidden_size=576,
+        intermediate_size=1536,
+        query_size=576,
+        vocab_size=49_152,
+        context_tokens=2048,
     )
-    assert transient == 512 * 4 * (8 * 576 + 3 * 1536) + 64 * 49_152 * 12
+    assert transient == 512 * (4 * (8 * 576 + 3 * 1536) + 2048 * 5) + 64 * 49_152 * 12

@@ -90,14 +90,22 @@ def plan_capacity(
 
 
 def step_transient_bytes(
-    *, step_tokens: int, logit_rows: int, hidden_size: int, intermediate_size: int, query_size: int, vocab_size: int
+    *,
+    step_tokens: int,
+    logit_rows: int,
+    hidden_size: int,
+    intermediate_size: int,
+    query_size: int,
+    vocab_size: int,
+    context_tokens: int = 0,
 ) -> int:
     """The most that one step holds at a time in float32, from the widths of a layer. `query_size` is heads x head_dim.
 
-    Per token: the residual and its norm, queries with their rotated copy, keys, values and the attention's output, and
-    the two branches of the feed-forward with their product. Per logit row: the row, and a copy in float64.
+    Per token: the residual and its norm, queries with their rotated copy, keys, values and the attention's output, the
+    two branches of the feed-forward with their product, and what it sees of `context_tokens` (a byte of mask and its
+    float). Per logit row: the row, and a copy in float64.
     """
-    per_token = 4 * (3 * hidden_size + 5 * query_size + 3 * intermediate_size)
+    per_token = 4 * (3 * hidden_size + 5 * query_size + 3 * intermediate_size) + context_tokens * (1 + 4)
     return step_tokens * per_token + logit_rows * vocab_size * (4 + 8)
 
 

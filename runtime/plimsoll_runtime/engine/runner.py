@@ -79,7 +79,7 @@ class ModelRunner:
         spans: list[SequenceSpan] = []
         start_row = 0
         for chunk in batch.chunks:
-            spans.append(SequenceSpan(start_row, chunk.num_tokens, chunk.end_position, chunk.sequence.pages))
+            spans.append(SequenceSpan(start_row, chunk.num_tokens, chunk.first_position, chunk.sequence.pages))
             start_row += chunk.num_tokens
         cache_rows = np.concatenate([_cache_rows(chunk, self._page_size) for chunk in batch.chunks])
         return AttentionBatch(spans, self._page_size, self._tensor(cache_rows))

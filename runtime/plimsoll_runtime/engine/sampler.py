@@ -80,8 +80,9 @@ def draw(scores_V: Scores, sampling: Sampling, uniform_number: float) -> int:
     ids, weights = _candidates(scores_V, sampling)
     cumulative = np.cumsum(weights)
     index = int(np.searchsorted(cumulative, uniform_number * cumulative[-1], side="right"))
-    # Rounding may reach past the end, where the last candidate with any weight is meant.
-    index = min(index, int(np.flatnonzero(weights)[-1]))
+    if index == len(cumulative):
+        # Rounding reached past the end: the last candidate with any weight is meant.
+        index = int(np.flatnonzero(weights)[-1])
     return index if ids is None else int(ids[index])
 
 
