@@ -5,6 +5,7 @@ The routes come from the app itself, so a new generation route cannot be forgott
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -167,9 +168,7 @@ def _assert_refused(answer: "_Answer", route: str, sent: Any, granted: int | Non
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
 @pytest.mark.parametrize("prompt_tokens", [CONTEXT - 1, CONTEXT, CONTEXT + 1, CONTEXT + 240])
-def test_a_prompt_at_the_edge(
-    servers: dict[str, ScriptedServer], prompt_tokens: int, route: str, stream: bool
-) -> None:
+def test_a_prompt_at_the_edge(servers: dict[str, ScriptedServer], prompt_tokens: int, route: str, stream: bool) -> None:
     """B04: the derived default became negative, and clients were told that their max_tokens was -239."""
     answer = _ask(servers["open"], route, ABSENT, stream, {}, "x" * prompt_tokens)
     if prompt_tokens < CONTEXT:
@@ -179,7 +178,7 @@ def test_a_prompt_at_the_edge(
     assert answer.headers[endpoints.HEADER_PROMPT_TOKENS] == str(prompt_tokens)
     error = answer.body["error"]
     assert str(prompt_tokens) in error["message"]
-    assert " -" not in error["message"]
+    assert not re.search(r"-\d", error["message"])
     assert error["requested_output_tokens"] is None
     if route == endpoints.MESSAGES:
         assert f"prompt is too long: {prompt_tokens} tokens > {CONTEXT} maximum" in error["message"]
@@ -194,10 +193,11 @@ def test_the_budget_route_says_what_the_route_would_do(
     servers: dict[str, ScriptedServer], server: str, sent: Any, granted: int | None, limited_by: str, route: str
 ) -> None:
     body = {"route": route, "request": _body(route, sent, False, PROMPT)}
-    url = servers[server].url + endpoints.DECIDE_BUDGET
+    client = servers[server].client
     for mode in ("clamp", "refuse"):
-        said = httpx.post(url, json=body, headers={endpoints.HEADER_OVER_BUDGET: mode}).json()
-        answer = _ask(servers[server], route, sent, False, {endpoints.HEADER_OVER_BUDGET: mode})
+        headers = {endpoints.HEADER_OVER_BUDGET: mode}
+        said = client.post(endpoints.DECIDE_BUDGET, json=body, headers=headers).json()
+        answer = _ask(servers[server], route, sent, False, headers)
         assert said["admitted"] is (answer.status == 200)
         if said["admitted"]:
             assert (said["prompt_tokens"], said["max_output_tokens"], said["limited_by"]) == (11, granted, limited_by)
@@ -236,7 +236,7 @@ def _body(route: str, sent: Any, stream: bool, prompt: str) -> dict[str, Any]:
 def _ask(
     server: ScriptedServer, route: str, sent: Any, stream: bool, headers: dict[str, str], prompt: str = PROMPT
 ) -> _Answer:
-    response = httpx.post(server.url + route, json=_body(route, sent, stream, prompt), headers=headers, timeout=30)
+    response = server.client.post(route, json=_body(route, sent, stream, prompt), headers=headers)
     if response.status_code != 200 or not stream:
         body = response.json()
         return _Answer(response.status_code, response.headers, body, _plain_detail(route, response, body))

@@ -33,8 +33,9 @@ from plimsoll_runtime.engine.runner import ModelRunner, Runner
 from plimsoll_runtime.engine.settings import DEFAULT_PAGE_SIZE, DEFAULT_STEP_TOKENS, LOGITS_ROWS, EngineSettings
 from plimsoll_runtime.lifecycle import StartError
 from plimsoll_runtime.models.decoder import load_decoder
-from plimsoll_runtime.models.weights.checkpoint import Checkpoint, CheckpointError, open_checkpoint
-from plimsoll_runtime.text.errors import TextError
+from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
+from plimsoll_runtime.models.weights.errors import CheckpointError
+from plimsoll_runtime.text.errors import TemplateError, TokenizerError
 from plimsoll_runtime.text.model_text import ModelText, load_from_folder, load_from_gguf
 
 Progress = Callable[[int, int], None]
@@ -65,7 +66,7 @@ def load_model(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     """Slow: runs off the event loop. Raises StartError with one sentence."""
     try:
         return _load(config, progress)
-    except (ModelSourceError, CheckpointError, TextError, CapacityError) as error:
+    except (ModelSourceError, CheckpointError, TokenizerError, TemplateError, CapacityError) as error:
         raise StartError(str(error)) from None
 
 
@@ -133,7 +134,7 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
             step_tokens=DEFAULT_STEP_TOKENS,
             logit_rows=LOGITS_ROWS,
             hidden_size=architecture.hidden_size,
-            intermediate_size=architecture.intermediate_size,
+            intermediate_size=architecture.feed_forward_size,
             query_size=architecture.num_heads * architecture.head_dim,
             vocab_size=architecture.vocab_size,
         ),

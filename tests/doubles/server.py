@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import tokenizers
 import uvicorn
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from doubles.scripted_model import Script, ScriptedRunner
+from plimsoll_runtime.__main__ import new_front, start_service
 from plimsoll_runtime.admission.admit import ServedModel
 from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig
 from plimsoll_runtime.engine.capacity import CapacityPlan, MemoryFacts
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.loading import LoadedModel
-from plimsoll_runtime.__main__ import new_front, start_service
 from plimsoll_runtime.routes.app import build_app
 from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.text.chat_template import ChatTemplate
@@ -72,9 +73,10 @@ class Vocabulary:
 
 @dataclass(slots=True)
 class ScriptedServer:
-    """A running server; `url` is its address."""
+    """A running server; `url` is its address, `client` a client with that base."""
 
     url: str
+    client: httpx.Client
     front: Front
     runner: ScriptedRunner
     vocabulary: Vocabulary
@@ -130,7 +132,9 @@ def scripted_server(
     runner.before_step = before_step  # the warm-up is over: from here on the test's own steps count
     runner.num_steps = 0
     try:
-        yield ScriptedServer(thread.url, front, runner, vocabulary, thread.loop, settings)
+        # Loopback needs no certificates, and reading them costs more than a request.
+        with httpx.Client(base_url=thread.url, timeout=30, verify=False) as client:
+            yield ScriptedServer(thread.url, client, front, runner, vocabulary, thread.loop, settings)
     finally:
         thread.stop()
 
@@ -209,7 +213,7 @@ def _loaded(
     num_pages = -(-tokens // page_size)
     default = config.max_output_default
     return LoadedModel(
-        text=ModelText(tokenizer, ChatTemplate(template)),
+        text=ModelText(tokenizer, ChatTemplate(template, None, None)),
         facts=ServedModel(MODEL, vocabulary.size, tokenizer.eos_token_ids, dict(generation_defaults)),
         limits=Limits(
             context_length=config.context_length,
