@@ -1,0 +1,45 @@
+"""What a measured engine is: something that answers prompts and says when each token came.
+
+Owns the shapes that runs, servers and yardsticks share. Times are seconds since the prompts were sent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class StreamTiming:
+    """One answer: when its first and its last token came, and how many there were."""
+
+    first_seconds: float
+    last_seconds: float
+    num_tokens: int
+
+
+class Engine(Protocol):
+    """A started engine with the weights loaded; `start_seconds` is from making its process to being ready."""
+
+    name: str
+    start_seconds: float
+
+    def stream(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[StreamTiming]:
+        """Greedy answers of exactly `num_tokens` to all prompts at once, or as near to that as the engine can."""
+        ...
+
+    def peak_resident_bytes(self) -> int: ...
+
+    def stop(self) -> None: ...
+
+
+def decode_rate(timings: Sequence[StreamTiming]) -> float:
+    """Tokens per second of all streams together, counted from the first token of any to the last of all."""
+    seconds = max(timing.last_seconds for timing in timings) - min(timing.first_seconds for timing in timings)
+    return sum(timing.num_tokens - 1 for timing in timings) / seconds
+
+
+def peak_resident_bytes(process_id: int) -> int:
+    """The most memory that the process ever had resident, as the kernel counts it."""
+    with open(f"/proc/{process_id}/status", encoding="utf-8") as status:
+        line = next(line for line in status if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
