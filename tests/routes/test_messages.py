@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 from plimsoll_runtime.refusal import Refusal, RefusalCode
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest, WireValue
-from plimsoll_runtime.routes.messages import MESSAGES, to_count_request
+from plimsoll_runtime.routes.messages import KNOWN, MESSAGES, to_count_request
+from routes.any_json import bodies
 
 USER = {"role": "user", "content": "hi"}
 NEW_VERSION = {"anthropic-version": "2026-10-21"}
@@ -327,6 +329,18 @@ def test_another_version_is_refused() -> None:
 )
 def test_a_wrong_shape_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     assert refused(**fields).param == param
+
+
+WORDS = ["role", "user", "assistant", "content", "type", "text", "tool_use", "tool_result", "thinking", "id", "name"]
+
+
+@given(bodies(KNOWN, [*WORDS, "input", "tool_use_id", "enabled", "budget_tokens", "edits", "keep", "format"]))
+def test_no_body_raises(body: dict[str, Any]) -> None:
+    """Whatever JSON was sent, a client gets a request or a sentence, never a 500 (B61 and its kin)."""
+    for convert_body in (MESSAGES.to_request, to_count_request):
+        outcome = convert_body(body, {})
+        assert isinstance(outcome, GenerationRequest | Refusal)
+        assert isinstance(outcome, GenerationRequest) or outcome.message.isprintable()
 
 
 class TestCountTokens:

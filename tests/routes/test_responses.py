@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 from plimsoll_runtime.refusal import Refusal, RefusalCode
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest, WireValue
-from plimsoll_runtime.routes.responses import RESPONSES
+from plimsoll_runtime.routes.responses import KNOWN, RESPONSES
+from routes.any_json import bodies
 
 USER = {"role": "user", "content": "hi"}
 A, B = {"type": "input_text", "text": "A"}, {"type": "input_text", "text": "B"}
@@ -114,7 +116,7 @@ def test_what_is_required_is_missed_by_name(name: str) -> None:
         pytest.param([], "invalid_value", "input.0.content", id="B62 no part"),
         pytest.param(7, "invalid_type", "input.0.content", id="number"),
         pytest.param([A, "B"], "invalid_type", "input.0.content.1", id="bare string as part"),
-        pytest.param([{"type": "input_text"}], "missing_required_parameter", "input.0.content.0.text", id="no text"),
+        pytest.param([{"type": "input_text"}], "invalid_type", "input.0.content.0.text", id="no text"),
         pytest.param([A, IMAGE], "unsupported_parameter", "input.0.content.1", id="B63 image"),
         pytest.param([{"type": "input_file"}], "unsupported_parameter", "input.0.content.0", id="B63 file"),
         pytest.param([{"type": "hologram"}], "unsupported_parameter", "input.0.content.0", id="B63 unknown"),
@@ -138,7 +140,7 @@ def test_content_that_is_no_text_is_refused_by_its_path(content: Any, code: Refu
         ({"type": "function_call", "name": "f", "arguments": ""}, "missing_required_parameter", "input.0.call_id"),
         (OUTPUT | {"output": None}, "missing_required_parameter", "input.0.output"),
         (OUTPUT | {"output": [IMAGE]}, "unsupported_parameter", "input.0.output.0"),
-        ({"type": "reasoning", "content": [{}]}, "missing_required_parameter", "input.0.content.0.text"),
+        ({"type": "reasoning", "content": [{"type": "reasoning_text"}]}, "invalid_type", "input.0.content.0.text"),
     ],
     ids=[
         "B62 missing content",
@@ -214,6 +216,11 @@ def assistant(content: str | None, **fields: Any) -> dict[str, Any]:
             id="B69 encrypted alone",
         ),
         pytest.param([REASONING], [assistant("", reasoning_content="hm")], id="B69 reasoning that was cut"),
+        pytest.param(
+            [REASONING, USER, ANSWERED],
+            [assistant("", reasoning_content="hm"), USER, assistant("Hello")],
+            id="B69 reasoning stays before what came after it",
+        ),
     ],
 )
 def test_items_are_normalised(items: list[Any], expected: list[Any]) -> None:
@@ -311,3 +318,14 @@ def test_a_wrong_shape_is_refused_by_its_path(fields: dict[str, Any], code: Refu
 def test_logprobs_are_asked_for_by_include() -> None:
     wire = accepted(include=["message.output_text.logprobs"], top_logprobs=2).wire
     assert wire == {"logprobs": WireValue("include", True), "top_logprobs": WireValue("top_logprobs", 2)}
+
+
+WORDS = ["role", "user", "assistant", "content", "type", "text", "message", "input_text", "output_text", "reasoning"]
+
+
+@given(bodies(KNOWN, [*WORDS, "function_call", "function_call_output", "call_id", "name", "arguments", "output", "{}"]))
+def test_no_body_raises(body: dict[str, Any]) -> None:
+    """Whatever JSON was sent, a client gets a request or a sentence, never a 500 (B61 and its kin)."""
+    outcome = RESPONSES.to_request(body, {})
+    assert isinstance(outcome, GenerationRequest | Refusal)
+    assert isinstance(outcome, GenerationRequest) or outcome.message.isprintable()

@@ -7,7 +7,7 @@ Owns also how the arguments of an earlier tool call reach a template: as a mappi
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from plimsoll_runtime.routes.body import refuse
 
@@ -17,8 +17,14 @@ def join_text(texts: Iterable[str]) -> str:
     return "".join(texts)
 
 
-def text_of(content: Any, path: str) -> str:
-    """A string, or a list with at least one part of type `text`. Null and missing are wrong here."""
+TEXT_ALONE: Final[Mapping[str, str]] = {"text": "text"}
+
+
+def text_of(content: Any, path: str, kinds: Mapping[str, str] = TEXT_ALONE) -> str:
+    """A string, or a list with at least one part. Null and missing are wrong here.
+
+    `kinds`: the types of parts that an API allows in this place -> the field that holds the text of such a part.
+    """
     match content:
         case str():
             return content
@@ -27,21 +33,21 @@ def text_of(content: Any, path: str) -> str:
         case []:
             raise refuse("invalid_value", f"{path} is an empty list: give at least one part, or a string", path)
         case list():
-            return join_text(_text_of_part(part, f"{path}.{index}") for index, part in enumerate(content))
+            return join_text(_text_of_part(part, f"{path}.{index}", kinds) for index, part in enumerate(content))
     raise refuse("invalid_type", f"{path} must be a string or a list of parts", path)
 
 
-def _text_of_part(part: Any, path: str) -> str:
-    match part:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": "text"}:
-            raise refuse("invalid_type", f"{path}.text must be a string", f"{path}.text")
-        case {"type": str(kind)}:
-            raise refuse(
-                "unsupported_parameter", f"{path}: parts of type {kind!r:.40} are not supported, send text", path
-            )
-    raise refuse("invalid_type", f"{path} must be an object with a type", path)
+def _text_of_part(part: Any, path: str, kinds: Mapping[str, str]) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str):
+        raise refuse("invalid_type", f"{path} must be an object with a type", path)
+    if kind not in kinds:
+        raise refuse("unsupported_parameter", f"{path}: parts of type {kind!r:.40} are not supported, send text", path)
+    text = part.get(kinds[kind])
+    if not isinstance(text, str):
+        where = f"{path}.{kinds[kind]}"
+        raise refuse("invalid_type", f"{where} must be a string", where)
+    return text
 
 
 def call_arguments(text: str, path: str) -> Mapping[str, Any] | str:

@@ -100,7 +100,7 @@ class Body(WireModel):
     prompt_cache_key: str | None = None
 
 
-_KNOWN: Final = frozenset(
+KNOWN: Final = frozenset(
     {"input", TEMPLATE_ARGUMENTS, *Body.model_fields, *ENVELOPE_NAMES, *_JUDGED, *_UNSUPPORTED, *_WITHOUT_EFFECT}
 )
 
@@ -189,4 +189,4 @@ def _options(body: Mapping[str, Any], parsed: Body) -> dict[str, Any]:
 
 
 def _unknown(body: Mapping[str, Any], envelope: Envelope) -> tuple[str, ...]:
-    return unknown_fields(body, _KNOWN) + envelope.unknown_options
+    return unknown_fields(body, KNOWN) + envelope.unknown_options

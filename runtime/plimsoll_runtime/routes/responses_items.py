@@ -8,22 +8,18 @@ A reasoning item that has only `encrypted_content` is dropped, because only its 
 reference, "Responses", `ResponseInputItem`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
 
 from plimsoll_runtime.routes.body import WireModel, read, refuse
-from plimsoll_runtime.routes.content import call_arguments, join_text
+from plimsoll_runtime.routes.content import call_arguments, text_of
 
 ChatMessage = dict[str, Any]
 Role = Literal["user", "assistant", "system", "developer"]
 
-
-class Part(WireModel):
-    text: str
-
-
-class RefusalPart(WireModel):
-    refusal: str
+PARTS: Final[Mapping[str, str]] = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+"""Parts that are words, whoever said them."""
+THOUGHTS: Final[Mapping[str, str]] = {"reasoning_text": "text", "summary_text": "text"}
 
 
 class FunctionCall(WireModel):
@@ -81,21 +77,26 @@ class _Conversation:
                 raise refuse("unsupported_parameter", message, path)
 
     def finish(self) -> tuple[ChatMessage, ...]:
-        """All messages; reasoning that nothing followed is a turn of its own."""
-        if self._reasoning:
-            self._append({"role": "assistant", "content": ""})
+        self._end_reasoning()
         return tuple(self._messages)
 
     def _add_message(self, item: Mapping[str, Any], path: str) -> None:
         role = _role(item, path)
-        content = _text(item.get("content"), f"{path}.content")
+        content = text_of(item.get("content"), f"{path}.content", PARTS)
         self._append({"role": "system" if role == "developer" else role, "content": content})
 
     def _append(self, message: ChatMessage) -> None:
-        if self._reasoning and message["role"] == "assistant":
+        if message["role"] != "assistant":
+            self._end_reasoning()
+        elif self._reasoning:
             message["reasoning_content"] = self._reasoning
             self._reasoning = ""
         self._messages.append(message)
+
+    def _end_reasoning(self) -> None:
+        """Reasoning that no word of the assistant followed is a turn of its own."""
+        if self._reasoning:
+            self._append({"role": "assistant", "content": ""})
 
     def _add_call(self, call: FunctionCall, path: str) -> None:
         arguments = call_arguments(call.arguments, f"{path}.arguments")
@@ -107,7 +108,7 @@ class _Conversation:
 
     def _add_output(self, item: Mapping[str, Any], path: str) -> None:
         output = read(FunctionCallOutput, item, path)
-        content = _text(item.get("output"), f"{path}.output")
+        content = text_of(item.get("output"), f"{path}.output", PARTS)
         self._append({"role": "tool", "tool_call_id": output.call_id, "content": content})
 
 
@@ -124,44 +125,4 @@ def _role(item: Mapping[str, Any], path: str) -> str:
 def _reasoning_text(reasoning: Reasoning, path: str) -> str:
     """What the model thought; where only a summary came back, the summary."""
     name, parts = ("content", reasoning.content) if reasoning.content else ("summary", reasoning.summary)
-    return join_text(read(Part, part, f"{path}.{name}.{i}").text for i, part in enumerate(parts or []))
-
-
-def _text(content: Any, path: str) -> str:
-    match content:
-        case str():
-            return content
-        case None:
-            raise refuse("missing_required_parameter", f"{path} is required: give a string or a list of parts", path)
-        case []:
-            raise refuse("invalid_value", f"{path} is an empty list: give at least one part, or a string", path)
-        case list():
-            return join_text(_part_text(part, f"{path}.{index}") for index, part in enumerate(content))
-    raise refuse("invalid_type", f"{path} must be a string or a list of parts", path)
-
-
-def _part_text(part: Any, path: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(kind, str):
-        raise refuse("invalid_type", f"{path} must be an object with a type", path)
-    reader = _PARTS.get(kind)
-    if reader is None:
-        raise refuse("unsupported_parameter", f"{path}: parts of type {kind[:40]!r} are not supported, send text", path)
-    return reader(part, path)
-
-
-def _of_text(part: Any, path: str) -> str:
-    return read(Part, part, path).text
-
-
-def _of_refusal(part: Any, path: str) -> str:
-    return read(RefusalPart, part, path).refusal
-
-
-_PARTS: Mapping[str, Callable[[Any, str], str]] = {
-    "input_text": _of_text,
-    "output_text": _of_text,
-    "text": _of_text,
-    "refusal": _of_refusal,
-}
-"""Parts that are words, whoever said them."""
+    return text_of(parts, f"{path}.{name}", THOUGHTS) if parts else ""
