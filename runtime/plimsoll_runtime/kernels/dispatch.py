@@ -1,0 +1,29 @@
+"""Which kernel computes with a weight, by its storage, the device and the dtype of the activations.
+
+Owns that choice alone. In: `StoredTensor`s. Out: a `Matrix` on the device. Invariant: a choice changes speed and the
+last bits of float32, never memory beyond the stored bytes or the result beyond rounding.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from plimsoll_runtime.kernels.cpu import can_group, group_matrix
+from plimsoll_runtime.kernels.matrix import Matrix, StackedMatrix, TiledMatrix, dense_matrix
+from plimsoll_runtime.kernels.stored import FLOAT_DTYPES, StoredTensor, join_rows
+
+
+def make_matrix(stored: StoredTensor, device: torch.device, dtype: torch.dtype) -> Matrix:
+    """The matrix that computes with these weights on `device`, for activations of `dtype`."""
+    if FLOAT_DTYPES.get(stored.storage.name) == dtype:
+        return dense_matrix(stored.to(device))
+    if device.type == "cpu" and can_group(stored):
+        return group_matrix(stored, dtype)
+    return TiledMatrix(stored.to(device), dtype)
+
+
+def stack_matrices(parts: Sequence[StoredTensor], device: torch.device, dtype: torch.dtype) -> Matrix:
+    """One matrix for weights that share their input; its product is theirs side by side."""
+    if len({part.storage.name for part in parts}) == 1:
+        return make_matrix(join_rows(parts), device, dtype)
+    return StackedMatrix(tuple(make_matrix(part, device, dtype) for part in parts))

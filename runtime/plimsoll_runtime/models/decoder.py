@@ -1,0 +1,240 @@
+"""The one decoder of every supported family: config in, hidden states and logits out.
+
+Owns the forward pass and how weights become matrices. In: an `Architecture`, stored weights, token ids of a step. Out:
+`[T, E]` hidden states, float32 logits. It does not know sampling, scheduling, text or files beyond `Checkpoint.read`.
+Invariants: a row's result depends on its own sequence alone (up to rounding); weights stay as stored wherever their
+dtype is not that of the activations; the caller's cache is written at `cache_rows_T` and read only along page tables.
+
+Shapes: T tokens of the step, N rows of interest, E hidden size, H query heads, K key/value heads, D head_dim,
+V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+from torch.nn import functional
+
+from plimsoll_runtime.kernels.dispatch import make_matrix, stack_matrices
+from plimsoll_runtime.kernels.matrix import Matrix
+from plimsoll_runtime.kernels.reference import dequantize, rms_norm, rotate
+from plimsoll_runtime.models.architecture import Activation, Architecture
+from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SpanView, attend_paged, plan_attention
+from plimsoll_runtime.models.rope import Rotation, make_rotation
+from plimsoll_runtime.models.weights.checkpoint import Checkpoint
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes loaded, bytes in all) after every parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. Norms and biases are plain tensors (norms float32); the norms of queries and keys stand as one
+    `[H + K, D]` tensor, since both are normed head by head."""
+
+    attention_norm: torch.Tensor
+    query_key_value: Matrix
+    query_key_value_bias: torch.Tensor | None
+    query_key_norm: torch.Tensor | None
+    attention_output: Matrix
+    post_attention_norm: torch.Tensor | None
+    feed_forward_norm: torch.Tensor
+    gate_up: Matrix
+    down: Matrix
+    post_feed_forward_norm: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What all layers of one forward share: views of the cache per window, cosines and sines per layer kind."""
+
+    views: dict[int | None, list[SpanView]]
+    tables: dict[Rotation, tuple[torch.Tensor, torch.Tensor]]
+    cache_rows_T: torch.Tensor
+
+
+class Decoder:
+    """Weights on their device. `forward` and `logits` may be called from one thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        architecture: Architecture,
+        layers: Sequence[LayerWeights],
+        rotations: Sequence[Rotation],
+        embedding: Matrix,
+        output: Matrix,
+        norm: torch.Tensor,
+        dtype: torch.dtype,
+    ) -> None:
+        self.architecture = architecture
+        self.device = norm.device
+        self.dtype = dtype
+        self._layers = tuple(layers)
+        self._rotations = tuple(rotations)
+        self._embedding = embedding
+        self._output = output
+        self._norm = norm
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        token_ids_T: torch.Tensor,
+        positions_T: torch.Tensor,
+        attention: AttentionBatch,
+        cache: Sequence[LayerCache],
+    ) -> torch.Tensor:
+        """Hidden states `[T, E]` after the final norm; writes the new tokens' keys and values into `cache`."""
+        step = self._prepare(positions_T, attention)
+        hidden_TE = self._embedding.take_rows(token_ids_T)
+        if self.architecture.embedding_scale != 1:
+            hidden_TE = hidden_TE * self.architecture.embedding_scale
+        for index, layer in enumerate(self._layers):
+            hidden_TE = hidden_TE + self._attend(index, layer, hidden_TE, step, cache[index])
+            hidden_TE = hidden_TE + self._feed_forward(layer, hidden_TE)
+        return self._normed(hidden_TE, self._norm)
+
+    @torch.inference_mode()
+    def logits(self, hidden_NE: torch.Tensor) -> torch.Tensor:
+        """`[N, V]` float32 for rows that came out of `forward`."""
+        return self._output.project(hidden_NE).float()
+
+    def _prepare(self, positions_T: torch.Tensor, attention: AttentionBatch) -> Step:
+        return Step(
+            views={window: plan_attention(attention, window, self.device) for window in self.architecture.windows},
+            tables={rotation: rotation.tables(positions_T, self.dtype) for rotation in set(self._rotations)},
+            cache_rows_T=attention.cache_rows_T,
+        )
+
+    def _attend(
+        self, index: int, layer: LayerWeights, hidden_TE: torch.Tensor, step: Step, cache: LayerCache
+    ) -> torch.Tensor:
+        shape = self.architecture
+        projected = layer.query_key_value.project(self._normed(hidden_TE, layer.attention_norm))
+        if layer.query_key_value_bias is not None:
+            projected = projected + layer.query_key_value_bias
+        heads_THD = projected.view(-1, shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
+        num_turned = shape.num_heads + shape.num_kv_heads
+        turned_THD, value_TKD = heads_THD[:, :num_turned], heads_THD[:, num_turned:]
+        if layer.query_key_norm is not None:
+            turned_THD = self._normed(turned_THD, layer.query_key_norm)
+        turned_THD = rotate(turned_THD, *step.tables[self._rotations[index]])
+        query_THD, key_TKD = turned_THD[:, : shape.num_heads], turned_THD[:, shape.num_heads :]
+        cache.keys.index_copy_(0, step.cache_rows_T, key_TKD)
+        cache.values.index_copy_(0, step.cache_rows_T, value_TKD)
+        views = step.views[shape.layers[index].window]
+        attended_THD = attend_paged(query_THD, cache, views, shape.attention_scale)
+        return self._maybe_normed(layer.attention_output.project(attended_THD.flatten(1)), layer.post_attention_norm)
+
+    def _feed_forward(self, layer: LayerWeights, hidden_TE: torch.Tensor) -> torch.Tensor:
+        gate, up = layer.gate_up.project(self._normed(hidden_TE, layer.feed_forward_norm)).chunk(2, -1)
+        inner = _activate(gate, self.architecture.activation) * up
+        return self._maybe_normed(layer.down.project(inner), layer.post_feed_forward_norm)
+
+    def _normed(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms_norm(values, weight, self.architecture.norm_epsilon)
+
+    def _maybe_normed(self, values: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        return values if weight is None else self._normed(values, weight)
+
+
+def resolve_dtype(word: str, device: torch.device) -> torch.dtype:
+    """The dtype of activations, keys and values. `auto` is float32 on a processor, since 16-bit arithmetic pays only
+    with instructions that not every processor has, and bfloat16 elsewhere."""
+    if word == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[word]
+
+
+def load_decoder(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress) -> Decoder:
+    """Reads every weight once into its final form. Raises CheckpointError for a tensor that cannot be read."""
+    loader = _Loader(checkpoint, device, dtype, progress)
+    architecture = checkpoint.architecture
+    rotations = _make_rotations(loader, architecture, device)
+    layers = [loader.layer(index) for index in range(architecture.num_layers)]
+    embedding = loader.matrix("embedding")
+    output = embedding if architecture.tied_output else loader.matrix("output")
+    return Decoder(
+        architecture=architecture,
+        layers=layers,
+        rotations=rotations,
+        embedding=embedding,
+        output=output,
+        norm=loader.vector("norm"),
+        dtype=dtype,
+    )
+
+
+def _make_rotations(loader: "_Loader", architecture: Architecture, device: torch.device) -> list[Rotation]:
+    """One per layer; layers of equal rope share the object, so that a step computes its tables once."""
+    ropes = {layer.rope for layer in architecture.layers}
+    factors = loader.vector("rope_factors") if any(rope.uses_factors for rope in ropes) else None
+    made = {rope: make_rotation(rope, architecture.head_dim, factors, device) for rope in ropes}
+    return [made[layer.rope] for layer in architecture.layers]
+
+
+def _activate(values: torch.Tensor, activation: Activation) -> torch.Tensor:
+    match activation:
+        case "silu":
+            return functional.silu(values)
+        case "gelu_tanh":
+            return functional.gelu(values, approximate="tanh")
+        case _:
+            assert_never(activation)
+
+
+class _Loader:
+    """Turns roles into matrices and vectors, counting bytes for the progress."""
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress) -> None:
+        self._checkpoint = checkpoint
+        self._device = device
+        self._dtype = dtype
+        self._progress = progress
+        self._done_bytes = 0
+
+    def matrix(self, *roles: str) -> Matrix:
+        parts = [self._checkpoint.read(role) for role in roles]
+        matrix = (
+            make_matrix(parts[0], self._device, self._dtype)
+            if len(parts) == 1
+            else stack_matrices(parts, self._device, self._dtype)
+        )
+        self._count(sum(part.num_bytes for part in parts))
+        return matrix
+
+    def vector(self, role: str) -> torch.Tensor:
+        """A norm or other vector, in float32."""
+        stored = self._checkpoint.read(role)
+        self._count(stored.num_bytes)
+        return dequantize(stored).to(self._device)
+
+    def layer(self, index: int) -> LayerWeights:
+        shape, prefix = self._checkpoint.architecture, f"layers.{index}"
+        sandwich = shape.sandwich_norms
+        return LayerWeights(
+            attention_norm=self.vector(f"{prefix}.attention_norm"),
+            query_key_value=self.matrix(f"{prefix}.query", f"{prefix}.key", f"{prefix}.value"),
+            query_key_value_bias=self._biases(prefix) if shape.qkv_bias else None,
+            query_key_norm=self._head_norms(prefix) if shape.query_key_norm else None,
+            attention_output=self.matrix(f"{prefix}.attention_output"),
+            post_attention_norm=self.vector(f"{prefix}.post_attention_norm") if sandwich else None,
+            feed_forward_norm=self.vector(f"{prefix}.feed_forward_norm"),
+            gate_up=self.matrix(f"{prefix}.gate", f"{prefix}.up"),
+            down=self.matrix(f"{prefix}.down"),
+            post_feed_forward_norm=self.vector(f"{prefix}.post_feed_forward_norm") if sandwich else None,
+        )
+
+    def _biases(self, prefix: str) -> torch.Tensor:
+        parts = [self.vector(f"{prefix}.{part}_bias") for part in ("query", "key", "value")]
+        return torch.cat(parts).to(self._dtype)
+
+    def _head_norms(self, prefix: str) -> torch.Tensor:
+        shape = self._checkpoint.architecture
+        query, key = self.vector(f"{prefix}.query_norm"), self.vector(f"{prefix}.key_norm")
+        return torch.cat((query.expand(shape.num_heads, -1), key.expand(shape.num_kv_heads, -1)))
+
+    def _count(self, num_bytes: int) -> None:
+        self._done_bytes += num_bytes
+        self._progress(self._done_bytes, self._checkpoint.weight_bytes)
