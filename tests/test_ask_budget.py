@@ -108,7 +108,7 @@ def test_a_refusal_is_exit_code_3_and_carries_the_numbers(ask: Ask, capsys: pyte
     output = capsys.readouterr().out
     assert "refused with status 400" in output
     assert "too much" in output
-    assert "context length    2,048" in output
+    assert "context length           2,048" in output
 
 
 def test_json_is_the_answer_as_it_is(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,7 @@ def _decision(url: str, content: bytes) -> Mapping[str, Any]:
 
 def _table(route: str, decision: Mapping[str, Any]) -> str:
     rows = _admitted_rows(decision) if decision["admitted"] else _refused_rows(decision)
-    return "\n".join(f"{name:<18}{value}" for name, value in [("route", route), *rows])
+    return "\n".join(f"{name:<25}{value}" for name, value in [("route", route), *rows])
 
 
 def _admitted_rows(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
