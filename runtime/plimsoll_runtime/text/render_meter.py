@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
-MAX_STEPS = 2_000_000
+MAX_STEPS = 1_000_000
 """Loop rounds, calls, filters and items read: ordinary templates take some dozens for each message."""
 
 MAX_EXTRA_OUTPUT = 4 * 1024 * 1024
