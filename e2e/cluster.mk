@@ -1,0 +1,34 @@
+# The embedded Kubernetes: built from Go modules and Debian packages, run without Docker. Included by the Makefile.
+# PLIMSOLL_E2E_KUBECONFIG names another cluster to use; the ambient KUBECONFIG is never read.
+
+CLUSTER := $(BIN)/python e2e/cluster/cluster.py
+RUNTIME_IMAGE := localhost/plimsoll/runtime:dev
+OPERATOR_IMAGE := localhost/plimsoll/operator:dev
+# A folder of wheels beside the checkout is seen by the builds, as it is by `make venv`.
+IMAGE_WHEELS := $(foreach wheels,$(firstword $(PIP_FIND_LINKS)),--volume $(wheels):/wheels:ro --build-arg PIP_FIND_LINKS=/wheels)
+
+.PHONY: cluster-packages cluster-binaries cluster cluster-down cluster-status cluster-images cluster-smoke
+
+cluster-packages: $(INSTALLED) ## Install the Debian packages that the embedded cluster needs (root)
+	$(CLUSTER) packages
+
+cluster-binaries: $(INSTALLED) ## Build Kubernetes, etcd, CoreDNS and Helm from their Go modules (20 minutes, once)
+	$(CLUSTER) binaries
+
+cluster: $(if $(PLIMSOLL_E2E_KUBECONFIG),$(INSTALLED),cluster-binaries) ## Start a real Kubernetes on this machine and print its kubeconfig (root)
+	$(CLUSTER) up
+
+cluster-down: $(INSTALLED) ## Stop the embedded cluster, and leave nothing mounted or running
+	$(CLUSTER) down
+
+cluster-status: $(INSTALLED) ## Say which servers of the embedded cluster run
+	$(CLUSTER) status
+
+cluster-images: $(INSTALLED) ## Build the runtime's and the operator's images and hand them to the running cluster
+	$(CLUSTER) build-image runtime/Containerfile $(RUNTIME_IMAGE) --context . $(IMAGE_WHEELS)
+	$(CLUSTER) build-image operator/Containerfile $(OPERATOR_IMAGE) --context .
+	$(CLUSTER) load-image $(RUNTIME_IMAGE)
+	$(CLUSTER) load-image $(OPERATOR_IMAGE)
+
+cluster-smoke: cluster ## Check the running cluster: image, Deployment, Service, DNS, logs, events, Helm
+	$(BIN)/python e2e/cluster/smoke/smoke.py
