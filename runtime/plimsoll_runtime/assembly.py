@@ -35,13 +35,18 @@ class ChoiceAssembly:
     """The text of one choice while it grows. `ended` is None until the choice has ended."""
 
     def __init__(
-        self, choice: int, tokenizer: Tokenizer, stops: tuple[str, ...], stop_token_ids: frozenset[int], min_tokens: int
+        self,
+        choice: int,
+        tokenizer: Tokenizer,
+        matcher: StopMatcher | None,
+        stop_token_ids: frozenset[int],
+        min_tokens: int,
     ) -> None:
+        """`matcher` is this choice's own; None: no stop strings."""
         self._choice = choice
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
-        self._stops = stops
-        self._matcher = StopMatcher(stops) if stops else None
+        self._matcher = matcher
         self._stop_token_ids = stop_token_ids
         self._min_tokens = min_tokens
         self._held: deque[_HeldLogprob] = deque()

@@ -32,6 +32,7 @@ from plimsoll_runtime.events import (
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest, TextPrompt
+from plimsoll_runtime.text.stop_strings import StopMatcher
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 
@@ -73,8 +74,11 @@ class Generation:
         self._tokenizer = tokenizer
         self._service = service
         self._events: asyncio.Queue[AnswerEvent] = asyncio.Queue()
+        matcher = StopMatcher(stops)
         self._choices = [
-            ChoiceAssembly(choice, tokenizer, stops, admitted.stop_token_ids, admitted.min_tokens)
+            ChoiceAssembly(
+                choice, tokenizer, matcher.fresh() if stops else None, admitted.stop_token_ids, admitted.min_tokens
+            )
             for choice in range(len(admitted.prompts) * admitted.num_choices)
         ]
         self._last_token_at: dict[int, float] = {}

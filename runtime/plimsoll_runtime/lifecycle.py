@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from plimsoll_runtime.connection import BoundedHeads
 from plimsoll_runtime.contract.config import field_names
 from plimsoll_runtime.routes.front import Front
 
@@ -63,7 +64,13 @@ async def run_server(
     """Serves until a signal or a failure; `load` sets `front.service` and raises StartError when it cannot."""
     stop = _Stop(asyncio.get_running_loop())
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=2
+        app,
+        http=BoundedHeads,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=2,
     )
     server = _Uvicorn(config, stop.request)
     serving = asyncio.create_task(server.serve(sockets=[sock]))

@@ -1,7 +1,7 @@
 """A whole server over a scripted model: real HTTP, real admission, real text, chosen tokens.
 
-`scripted_server(...)` runs it in a thread on a free loopback port. The vocabulary is one token per byte, then the pieces
-that the script writes, then the control tokens: so a prompt of n bytes has n tokens, and a piece may be half a
+`scripted_server(...)` runs it in a thread on a free loopback port. The vocabulary is one token per byte, then the
+pieces that the script writes, then the control tokens: so a prompt of n bytes has n tokens, and a piece may be half a
 character. The chat template writes nothing but the contents, so chat prompts are countable too.
 """
 
@@ -21,6 +21,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from doubles.scripted_model import Script, ScriptedRunner
 from plimsoll_runtime.__main__ import new_front, start_service
 from plimsoll_runtime.admission.admit import ServedModel
+from plimsoll_runtime.connection import BoundedHeads
 from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig
 from plimsoll_runtime.engine.capacity import CapacityPlan, MemoryFacts
 from plimsoll_runtime.engine.settings import EngineSettings
@@ -120,13 +121,20 @@ def scripted_server(
     **settings: Any,
 ) -> Iterator[ScriptedServer]:
     """A server for the time of a `with`. `settings` are fields of RuntimeConfig."""
-    settings = {"model": "file:///scripted", "served_model_name": MODEL, "context_length": 64, **settings}
-    config = RuntimeConfig(**settings)
-    vocabulary = Vocabulary(pieces)
-    runner = ScriptedRunner(script(vocabulary), vocabulary.size)
+    settings = {"context_length": 64, **settings}
+    config = RuntimeConfig(model="file:///scripted", **{"served_model_name": MODEL, **settings})
+    loaded, runner = scripted_model(
+        config,
+        script,
+        pieces=pieces,
+        template=template,
+        page_size=page_size,
+        kv_cache_tokens=kv_cache_tokens,
+        generation_defaults=generation_defaults,
+    )
+    vocabulary = runner.vocabulary
     front = new_front(config)
     front.ping_seconds = ping_seconds
-    loaded = _loaded(config, vocabulary, runner, template, page_size, kv_cache_tokens, generation_defaults or {})
     thread = _ServerThread(front, loaded if is_loaded else None)
     thread.start()
     runner.before_step = before_step  # the warm-up is over: from here on the test's own steps count
@@ -153,6 +161,7 @@ class _ServerThread:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 build_app(front),
+                http=BoundedHeads,
                 host="127.0.0.1",
                 port=0,
                 log_level="error",
@@ -198,23 +207,35 @@ class _ServerThread:
             await asyncio.to_thread(self._front.service.engine.stop)
 
 
-def _loaded(
+class VocabularyRunner(ScriptedRunner):
+    """A scripted runner that keeps the vocabulary its script was written in."""
+
+    def __init__(self, script: Script, vocabulary: Vocabulary) -> None:
+        super().__init__(script, vocabulary.size)
+        self.vocabulary = vocabulary
+
+
+def scripted_model(
     config: RuntimeConfig,
-    vocabulary: Vocabulary,
-    runner: ScriptedRunner,
-    template: str,
-    page_size: int,
-    kv_cache_tokens: int | None,
-    generation_defaults: Mapping[str, float],
-) -> LoadedModel:
+    script: Callable[[Vocabulary], Script],
+    *,
+    pieces: Sequence[str | bytes] = (),
+    template: str = CONTENTS_ONLY,
+    page_size: int = 2,
+    kv_cache_tokens: int | None = None,
+    generation_defaults: Mapping[str, float] | None = None,
+) -> tuple[LoadedModel, VocabularyRunner]:
+    """What `load_model` gives for a real model, and the runner inside it."""
+    vocabulary = Vocabulary(pieces)
+    runner = VocabularyRunner(script(vocabulary), vocabulary)
     assert config.context_length is not None
     tokenizer = vocabulary.tokenizer()
     tokens = config.running_slots * config.context_length if kv_cache_tokens is None else kv_cache_tokens
     num_pages = -(-tokens // page_size)
     default = config.max_output_default
-    return LoadedModel(
+    loaded = LoadedModel(
         text=ModelText(tokenizer, ChatTemplate(template, None, None)),
-        facts=ServedModel(MODEL, vocabulary.size, tokenizer.eos_token_ids, dict(generation_defaults)),
+        facts=ServedModel(MODEL, vocabulary.size, tokenizer.eos_token_ids, dict(generation_defaults or {})),
         limits=Limits(
             context_length=config.context_length,
             max_output_default=DEFAULT_MAX_OUTPUT_TOKENS if default is None else default,
@@ -240,6 +261,7 @@ def _loaded(
         ),
         runner=runner,
     )
+    return loaded, runner
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

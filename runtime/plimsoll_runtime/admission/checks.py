@@ -21,6 +21,7 @@ MAX_SEQUENCES = 512
 """Prompts x n of one request."""
 MAX_STOPS = {"stop": 4, "stop_sequences": 64}
 MAX_STOP_CHARACTERS = 65_536
+"""Of all stop strings of a request together."""
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
@@ -202,14 +203,21 @@ def _stops(wire: WireValue | None) -> tuple[str, ...]:
     if wire is None:
         return ()
     stops = [wire.value] if isinstance(wire.value, str) else wire.value
+    most = MAX_STOPS.get(wire.param, MAX_STOPS["stop"])
+    if isinstance(stops, list) and len(stops) > most:
+        raise _OutOfBoundsError("invalid_value", f"{wire.param} has {len(stops)} strings: at most {most}", wire.param)
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise _OutOfBoundsError("invalid_type", f"{wire.param} must be a string or a list of strings", wire.param)
-    most = MAX_STOPS.get(wire.param, MAX_STOPS["stop"])
-    if len(stops) > most:
-        raise _OutOfBoundsError("invalid_value", f"{wire.param} has {len(stops)} strings: at most {most}", wire.param)
-    if not all(0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
+    if "" in stops:
         raise _OutOfBoundsError(
-            "invalid_value", f"{wire.param}: a stop string has 1..{MAX_STOP_CHARACTERS} characters", wire.param
+            "invalid_value", f"{wire.param} has an empty string, which would stop at once", wire.param
+        )
+    num_characters = sum(map(len, stops))
+    if num_characters > MAX_STOP_CHARACTERS:
+        raise _OutOfBoundsError(
+            "invalid_value",
+            f"{wire.param} has {num_characters:,} characters in all: at most {MAX_STOP_CHARACTERS:,}",
+            wire.param,
         )
     return tuple(dict.fromkeys(stops))
 

@@ -39,7 +39,7 @@ _LOG = logging.getLogger("plimsoll")
 
 def build_app(front: Front) -> FastAPI:
     """The app over one server's state. Raises ValueError for a key file that cannot be used."""
-    app = FastAPI(title="Plimsoll", openapi_url="/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="Plimsoll", openapi_url=None, redirect_slashes=False)
     _add_generation(app, front)
     _add_information(app, front)
     app.add_exception_handler(HTTPException, _http_error(front))
@@ -72,8 +72,7 @@ def _add_information(app: FastAPI, front: Front) -> None:
     stored = StoredResponses(front.store)
     app.add_route(endpoints.MODELS, information.models, methods=["GET"])
     app.add_route(endpoints.MODELS + "/{model:path}", information.model, methods=["GET"])
-    app.add_route(endpoints.RESPONSES + "/{response_id}", stored.get, methods=["GET"])
-    app.add_route(endpoints.RESPONSES + "/{response_id}", stored.delete, methods=["DELETE"])
+    app.add_route(endpoints.RESPONSES + "/{response_id}", stored.get_or_delete, methods=["GET", "DELETE"])
     app.add_route(endpoints.COUNT_TOKENS, information.count_tokens, methods=["POST"])
     app.add_route(endpoints.TOKENIZE, information.tokenize, methods=["POST"])
     app.add_route(endpoints.DETOKENIZE, information.detokenize, methods=["POST"])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from plimsoll_runtime.routes.body import refuse
+from plimsoll_runtime.routes.intake import MAX_JSON_DEPTH, is_deeper
 
 
 def join_text(texts: Iterable[str]) -> str:
@@ -51,18 +52,18 @@ def _text_of_part(part: Any, path: str, kinds: Mapping[str, str]) -> str:
 
 
 def call_arguments(text: str, path: str) -> Mapping[str, Any] | str:
-    """Arguments of an earlier call: the mapping that `text` holds as JSON, else `text` as it came.
+    """Arguments of an earlier call: the mapping that `text` holds as JSON within the bounds of a body, else `text`.
 
     Templates iterate over the mapping or print it as JSON, so one level of quoting stays one level.
     """
     try:
         value = json.loads(text, parse_constant=_not_json)
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         raise refuse("invalid_value", f"{path} contains an unpaired surrogate escape", path) from None
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, dict) else text
+    return value if isinstance(value, dict) and not is_deeper(value, MAX_JSON_DEPTH) else text
 
 
 def _not_json(constant: str) -> NoReturn:

@@ -48,6 +48,10 @@ _ANSWERS: Mapping[RefusalCode, _Answer] = {
 _CODE_ON_THE_WIRE: Mapping[RefusalCode, str] = {"queue_timeout": "rate_limit_exceeded"}
 
 
+_UNREAD = frozenset({"request_too_large", "request_timeout"})
+"""Their bodies were not read to the end, so the connection cannot be used again."""
+
+
 def speaks_anthropic(path: str) -> bool:
     """Whether errors under this path have Anthropic's shape."""
     return path == MESSAGES or path.startswith(MESSAGES + "/")
@@ -62,7 +66,7 @@ def error_response(refusal: Refusal, path: str, request_id: str) -> Response:
         headers["allow"] = refusal.allow
     if "prompt_tokens" in refusal.numbers:
         headers[HEADER_PROMPT_TOKENS] = str(refusal.numbers["prompt_tokens"])
-    if refusal.code == "request_too_large":
+    if refusal.code in _UNREAD:
         headers["connection"] = "close"
     if speaks_anthropic(path):
         headers["request-id"] = request_id

@@ -22,7 +22,7 @@ from plimsoll_runtime.routes.answer import AnswerFold, whole_answer
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Dialect, Frame
 from plimsoll_runtime.routes.errors import error_response, speaks_anthropic
 from plimsoll_runtime.routes.front import Front
-from plimsoll_runtime.routes.intake import ClientDisconnect, read_object
+from plimsoll_runtime.routes.intake import ClientDisconnect, read_body
 from plimsoll_runtime.routes.sse import ClientGoneError, EventStream, unless_gone
 
 GONE = 499
@@ -67,10 +67,11 @@ class GenerationHandler:
         return await self._answer(request, outcome)
 
     async def _parse(self, request: Request) -> GenerationRequest | Refusal:
-        body = await read_object(request, self._front.config.max_body_bytes)
-        if isinstance(body, Refusal):
-            return body
-        parsed = self._dialect.to_request(body, request.headers)
+        parsed = await read_body(
+            request,
+            self._front.config.max_body_bytes,
+            lambda body: self._dialect.to_request(body, request.headers),
+        )
         if isinstance(parsed, GenerationRequest):
             self._front.meters.saw_unknown_fields(self._dialect.route, len(parsed.unknown_fields))
             if self._memory is not None:

@@ -4,9 +4,11 @@ Owns their small JSON bodies. In: ASGI requests. Out: facts of the loaded model 
 prompt, a key or a user. `/budget` is what the operator compares with the declared limits.
 """
 
+import asyncio
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -15,16 +17,26 @@ from plimsoll_runtime.admission.admit import tightest
 from plimsoll_runtime.admission.checks import CheckedFields
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
+from plimsoll_runtime.request import GenerationRequest, TextPrompt, TokenPrompt
+from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing
 from plimsoll_runtime.routes.dialect import Dialect
 from plimsoll_runtime.routes.errors import error_body, error_response, error_status
 from plimsoll_runtime.routes.front import Front
-from plimsoll_runtime.routes.intake import ClientDisconnect, read_object
+from plimsoll_runtime.routes.intake import ClientDisconnect, read_body
 from plimsoll_runtime.routes.messages import to_count_request
+from plimsoll_runtime.routes.responses_memory import resolve_previous
 from plimsoll_runtime.service import Service
 
 GONE = 499
-NOT_LOADED = {"status": "loading"}
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What `/v1/budget` is asked: the route, and what its dialect makes of the request."""
+
+    route: str
+    request: GenerationRequest | Refusal
 
 
 class Information:
@@ -91,43 +103,54 @@ class Information:
 
     async def decide_budget(self, request: Request) -> Response:
         """What a request would be granted, without running it; the queue is not asked."""
-        return await self._answer(request, endpoints.DECIDE_BUDGET, self._decide)
+        return await self._answer(request, endpoints.DECIDE_BUDGET, self._read_question, self._decide)
 
     async def count_tokens(self, request: Request) -> Response:
-        return await self._answer(request, endpoints.COUNT_TOKENS, self._count)
+        return await self._answer(request, endpoints.COUNT_TOKENS, to_count_request, self._count)
 
     async def tokenize(self, request: Request) -> Response:
-        return await self._answer(request, endpoints.TOKENIZE, self._tokenize)
+        return await self._answer(request, endpoints.TOKENIZE, self._read_text, self._tokenize)
 
     async def detokenize(self, request: Request) -> Response:
-        return await self._answer(request, endpoints.DETOKENIZE, self._detokenize)
+        return await self._answer(request, endpoints.DETOKENIZE, self._read_token_ids, self._detokenize)
 
-    async def _answer(self, request: Request, path: str, answer: Any) -> Response:
+    async def _answer(
+        self,
+        request: Request,
+        path: str,
+        read: Callable[[Mapping[str, Any], Mapping[str, str]], Asked | Refusal],
+        answer: Callable[[Asked, Request, Service], Awaitable[dict[str, Any] | Refusal]],
+    ) -> Response:
         try:
-            body = await read_object(request, self._front.config.max_body_bytes)
+            asked = await read_body(
+                request, self._front.config.max_body_bytes, lambda body: read(body, request.headers)
+            )
         except ClientDisconnect:
             return Response(status_code=GONE)
+        if isinstance(asked, Refusal):
+            return self._refused(asked, path)
         service = self._front.loaded()
-        if isinstance(body, dict) and isinstance(service, Service):
-            result = await answer(body, request, service)
-        else:
-            result = body if isinstance(body, Refusal) else service
+        result = service if isinstance(service, Refusal) else await answer(asked, request, service)
         return self._refused(result, path) if isinstance(result, Refusal) else JSONResponse(result)
 
-    async def _decide(self, body: dict[str, Any], request: Request, service: Service) -> dict[str, Any] | Refusal:
+    def _read_question(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> _Question | Refusal:
         route, inner = body.get("route"), body.get("request")
         dialect = self._dialects.get(route) if isinstance(route, str) else None
-        if dialect is None or not isinstance(route, str):
+        if dialect is None:
             known = ", ".join(self._dialects)
             return Refusal(code="invalid_value", message=f"route must be one of {known}", param="route")
         if not isinstance(inner, dict):
             return Refusal(code="invalid_type", message="request must be the body of that route", param="request")
-        parsed = dialect.to_request(inner, request.headers)
+        return _Question(dialect.route, dialect.to_request(inner, headers))
+
+    async def _decide(self, asked: _Question, request: Request, service: Service) -> dict[str, Any] | Refusal:
+        parsed = asked.request
+        if isinstance(parsed, GenerationRequest) and parsed.route == endpoints.RESPONSES:
+            parsed = resolve_previous(parsed, self._front.store, request.scope["tenant"])
         decision = parsed if isinstance(parsed, Refusal) else await service.decide(parsed)
         if isinstance(decision, Refusal):
-            request_id = uuid.uuid4().hex
-            error = error_body(decision, route, request_id)
-            return {"admitted": False, "status": error_status(decision, route), "error": error}
+            error = error_body(decision, asked.route, uuid.uuid4().hex)
+            return {"admitted": False, "status": error_status(decision, asked.route), "error": error}
         budget = tightest(decision.prompts)
         return {
             "admitted": True,
@@ -138,37 +161,54 @@ class Information:
             "context_length": budget.context_length,
         }
 
-    async def _count(self, body: dict[str, Any], request: Request, service: Service) -> dict[str, Any] | Refusal:
-        parsed = to_count_request(body, request.headers)
-        if isinstance(parsed, Refusal):
-            return parsed
-        checked = service.admission.check(parsed)
+    async def _count(self, asked: GenerationRequest, request: Request, service: Service) -> dict[str, Any] | Refusal:
+        checked = service.admission.check(asked)
         if not isinstance(checked, CheckedFields):
             return checked
-        counted = await service.count(parsed)
+        counted = await service.count(asked)
         return counted if isinstance(counted, Refusal) else {"input_tokens": sum(map(len, counted))}
 
-    async def _tokenize(self, body: dict[str, Any], request: Request, service: Service) -> dict[str, Any] | Refusal:
-        prompt = _prompt_to_count(body)
-        if isinstance(prompt, Refusal):
-            return prompt
-        asked = GenerationRequest(endpoints.COMPLETIONS, self._front.served_name, "prompt", (prompt,))
-        counted = await service.count(asked)
+    @refusing
+    def _read_text(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest:
+        """`prompt` is text as `/v1/completions` takes it."""
+        text = body.get("prompt")
+        if not isinstance(text, str):
+            raise refuse("invalid_type", "prompt must be a string", "prompt")
+        refuse_unsupported(body, {"messages": (), "add_special_tokens": (True,), "return_token_strs": (False,)})
+        return GenerationRequest(endpoints.COMPLETIONS, self._named_model(body), "prompt", (TextPrompt(text),))
+
+    async def _tokenize(self, asked: GenerationRequest, request: Request, service: Service) -> dict[str, Any] | Refusal:
+        counted = await _counted(asked, service)
         if isinstance(counted, Refusal):
             return counted
         limit = service.admission.limits.context_length
-        return {"tokens": counted[0], "count": len(counted[0]), "max_model_len": limit}
+        return {"tokens": counted, "count": len(counted), "max_model_len": limit}
 
-    async def _detokenize(self, body: dict[str, Any], request: Request, service: Service) -> dict[str, Any] | Refusal:
+    @refusing
+    def _read_token_ids(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest:
         token_ids = body.get("tokens")
-        if not isinstance(token_ids, list):
-            return Refusal(code="invalid_type", message="tokens must be a list of token ids", param="tokens")
-        prompt = TokenPrompt(tuple(token_ids))
-        asked = GenerationRequest(endpoints.COMPLETIONS, self._front.served_name, "tokens", (prompt,))
-        counted = await service.count(asked)
+        if not isinstance(token_ids, list) or not all(type(token_id) is int for token_id in token_ids):
+            raise refuse("invalid_type", "tokens must be a list of token ids", "tokens")
+        return GenerationRequest(
+            endpoints.COMPLETIONS, self._named_model(body), "tokens", (TokenPrompt(tuple(token_ids)),)
+        )
+
+    async def _detokenize(
+        self, asked: GenerationRequest, request: Request, service: Service
+    ) -> dict[str, Any] | Refusal:
+        counted = await _counted(asked, service)
         if isinstance(counted, Refusal):
             return counted
-        return {"prompt": service.text.tokenizer.decode(counted[0])}
+        return {"prompt": await asyncio.to_thread(service.text.tokenizer.decode, counted)}
+
+    def _named_model(self, body: Mapping[str, Any]) -> str:
+        """These two routes may leave the model out: there is one."""
+        name = body.get("model")
+        if name is None:
+            return self._front.served_name
+        if not isinstance(name, str):
+            raise refuse("invalid_type", "model must be a string", "model")
+        return name
 
     def _model(self, service: Service) -> dict[str, Any]:
         limits = service.admission.limits
@@ -188,9 +228,10 @@ class Information:
         return error_response(refusal, path, uuid.uuid4().hex)
 
 
-def _prompt_to_count(body: dict[str, Any]) -> ChatPrompt | TextPrompt | Refusal:
-    """`prompt` is text as `/v1/completions` takes it."""
-    text = body.get("prompt")
-    if not isinstance(text, str):
-        return Refusal(code="invalid_type", message="prompt must be a string", param="prompt")
-    return TextPrompt(text)
+async def _counted(asked: GenerationRequest, service: Service) -> list[int] | Refusal:
+    """Token ids of the one prompt."""
+    checked = service.admission.check(asked)
+    if isinstance(checked, Refusal):
+        return checked
+    counted = await service.count(asked)
+    return counted if isinstance(counted, Refusal) else counted[0]

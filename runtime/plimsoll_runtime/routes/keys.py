@@ -8,12 +8,14 @@ time and never leave this module. Without a file there is one tenant.
 
 import hashlib
 import hmac
+import logging
 import os
 import uuid
 from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from plimsoll_runtime.contract.config import field_names
 from plimsoll_runtime.contract.endpoints import WITHOUT_KEY
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
@@ -21,6 +23,7 @@ from plimsoll_runtime.routes.errors import error_response
 from plimsoll_runtime.routes.paths import route_label
 
 ONE_TENANT = "everyone"
+_LOG = logging.getLogger("plimsoll")
 
 
 class KeyFile:
@@ -30,15 +33,23 @@ class KeyFile:
         self._path = path
         self._stamp: tuple[int, int, int] | None = None
         self._digests: tuple[bytes, ...] = ()
-        self._read(self._current_stamp())
+        self._complaint = ""
+        try:
+            self._read(self._current_stamp())
+        except OSError as error:
+            raise ValueError(
+                f"the API key file {path} cannot be read ({error.strerror}): name another with "
+                f"{field_names('api_key_file')}"
+            ) from None
 
     def tenant_of(self, key: bytes) -> str | None:
         """The tenant of a key, or None for a key that is not in the file. A file that went away keeps its last keys."""
         try:
             self._read_if_changed()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
             # A Secret is being replaced: the keys of a moment ago still count, and the next request looks again.
             self._stamp = None
+            self._complain(str(error))
         digest = hashlib.sha256(key).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return digest.hex() if any(matches) else None
@@ -53,11 +64,21 @@ class KeyFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self, stamp: tuple[int, int, int]) -> None:
-        keys = [line.strip() for line in self._path.read_text().splitlines()]
+        try:
+            text = self._path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise ValueError(f"the API key file {self._path} is not UTF-8 text: write one key per line") from None
+        keys = [line.strip() for line in text.splitlines()]
         digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys if key)
         if not digests:
-            raise ValueError(f"{self._path} holds no API key: write one per line")
-        self._digests, self._stamp = digests, stamp
+            raise ValueError(f"the API key file {self._path} holds no key: write one per line")
+        self._digests, self._stamp, self._complaint = digests, stamp, ""
+
+    def _complain(self, complaint: str) -> None:
+        """Once for each trouble, however many requests meet it."""
+        if complaint != self._complaint:
+            self._complaint = complaint
+            _LOG.warning("the keys read before still count: %s", complaint)
 
 
 class KeyMiddleware:
@@ -69,6 +90,9 @@ class KeyMiddleware:
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # there are none, and one that came to be should not be open to everyone
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

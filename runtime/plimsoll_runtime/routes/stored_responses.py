@@ -41,6 +41,10 @@ class StoredResponses:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
+    async def get_or_delete(self, request: Request) -> Response:
+        """Both methods of the path: one route, so that a wrong method is told of both."""
+        return await (self.delete(request) if request.method == "DELETE" else self.get(request))
+
     async def get(self, request: Request) -> Response:
         response_id = request.path_params["response_id"]
         stored = self._store.response(request.scope["tenant"], response_id)

@@ -16,6 +16,12 @@ class StopMatcher:
         self._automata = [_Automaton(stop) for stop in longest_first]
         self._held = ""
 
+    def fresh(self) -> "StopMatcher":
+        """The same stops before another text. Their tables, as long as the stops are, are shared."""
+        fresh = StopMatcher(())
+        fresh._automata = [automaton.fresh() for automaton in self._automata]
+        return fresh
+
     def push(self, text: str) -> tuple[str, str | None]:
         """Text to release now, and the stop that ended it (the stop and what follows it are never released)."""
         if not self._automata:
@@ -46,10 +52,13 @@ class _Automaton:
 
     __slots__ = ("_fallback", "matched", "stop")
 
-    def __init__(self, stop: str) -> None:
+    def __init__(self, stop: str, fallback: list[int] | None = None) -> None:
         self.stop = stop
         self.matched = 0
-        self._fallback = _fallbacks(stop)
+        self._fallback = _fallbacks(stop) if fallback is None else fallback
+
+    def fresh(self) -> "_Automaton":
+        return _Automaton(self.stop, self._fallback)
 
     def advance(self, character: str) -> bool:
         """Read one character; True when the stop is complete."""
