@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from plimsoll_cluster import commands, leftovers, network, node
+from plimsoll_cluster import cgroups, commands, leftovers, network, node
 from plimsoll_cluster.control_plane import ControlPlane, Site, etcd_arguments, loopback_site
 from plimsoll_cluster.credentials import ADMIN, Party, kubeconfig_for, token_row
 
@@ -95,6 +95,17 @@ def test_the_kubelet_asks_who_and_whether() -> None:
     assert config["authorization"] == {"mode": "Webhook"}
     assert config["podLogsDir"] == "/srv/state/pod-logs"
     assert config["failCgroupV1"] is False
+
+
+def test_pods_live_in_a_cgroup_of_ours_in_every_hierarchy() -> None:
+    """In the usual place, stopping our pods would have stopped those of another kubelet on the machine."""
+    assert node.kubelet_config(STATE, STATE / "ca.crt")["cgroupRoot"] == "/plimsoll-cluster"
+    mountinfo = (
+        "1 0 0:2 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw\n"
+        "2 1 0:3 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n"
+        "3 1 0:4 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n"
+    )
+    assert cgroups.hierarchies(mountinfo) == [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/unified")]
 
 
 def test_mounts_of_the_state_folder_are_found_newest_first() -> None:

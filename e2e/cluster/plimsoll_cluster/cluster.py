@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll_cluster import binaries, images, leftovers, network, prerequisites
+from plimsoll_cluster import binaries, cgroups, images, leftovers, network, prerequisites
 from plimsoll_cluster.commands import ClusterError, progress, run
 from plimsoll_cluster.control_plane import ControlPlane, Site, loopback_site
 from plimsoll_cluster.credentials import ADMIN, Credentials
@@ -144,7 +144,6 @@ def start_cluster(state: Path) -> Cluster:
         raise ClusterError(
             f"network namespace {network.NAMESPACE} exists: another cluster runs, or `make cluster-down` is due"
         )
-    leftovers.check_free()
     _claim(state)
     began = time.monotonic()
     try:
@@ -162,7 +161,7 @@ def stop(state: Path, *, keep_logs: bool = False) -> None:
     if not state.exists():
         return
     processes = ProcessTable(state)
-    is_whole = (state / _WHOLE_MARK).exists()
+    is_whole = _is_whole(state)
     processes.stop(_CONTAINER_SERVERS)  # first, so that nobody starts again what stops now
     processes.stop(["containerd"])
     if is_whole:
@@ -182,9 +181,10 @@ def default_state(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _start_everything(programs: Path, state: Path) -> None:
-    (state / _WHOLE_MARK).touch()
+    (state / _WHOLE_MARK).write_text(_boot())
     progress("making the network")
     network.make()
+    cgroups.make()
     site = Site(network.NODE_ADDRESS, 6443, 2379, 2380, prefix=network.ENTER)
     control_plane = ControlPlane(programs, state, site)
     progress("starting etcd and the API server")
@@ -204,6 +204,16 @@ def _empty(state: Path, *, kept: str | None) -> None:
             entry.unlink()
     if kept is None:
         state.rmdir()
+
+
+def _is_whole(state: Path) -> bool:
+    """Whether containers, mounts and a network may belong to `state`; after a reboot there are none."""
+    mark = state / _WHOLE_MARK
+    return mark.exists() and mark.read_text() == _boot()
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text()
 
 
 def _claim(state: Path) -> None:

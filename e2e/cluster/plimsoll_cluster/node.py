@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from plimsoll_cluster import images
+from plimsoll_cluster import cgroups, images
 from plimsoll_cluster.commands import ClusterError
 from plimsoll_cluster.control_plane import POD_RANGE, ControlPlane
 from plimsoll_cluster.credentials import NODE_NAME
@@ -204,6 +204,7 @@ def kubelet_config(state: Path, authority: Path) -> dict[str, object]:
         "resolvConf": f"{state}/resolv.conf",
         "containerRuntimeEndpoint": f"unix://{containerd_socket(state)}",
         "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{cgroups.NAME}",
         "failCgroupV1": False,  # refused by default since 1.35, and still what many machines have
         "failSwapOn": False,
         "oomScoreAdj": 0,  # lowering it is forbidden on some machines
