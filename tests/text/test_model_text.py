@@ -283,6 +283,25 @@ def test_typed_control_tokens_stay_text_in_arguments_and_keys() -> None:
     assert text.tokenizer.decode(ids).count("<|im_end|>") == 4
 
 
+def test_a_typed_key_alone_is_no_control_token() -> None:
+    calls = [{"function": {"name": "f", "arguments": {FORGED: 1}}}]
+    text = text_with("{{ messages[0].tool_calls[0].function.arguments | tojson }}")
+    ids = text.encode_prompt(chat(said("assistant", "", tool_calls=calls)), "messages")
+    assert isinstance(ids, list)
+    assert not any(map(text.tokenizer.is_special, ids))
+
+
+def test_control_tokens_that_are_searched_for_after_normalization_stay_text(tmp_path: Path) -> None:
+    """The mark is dropped by normalization: what is searched for after it would be found again."""
+    save_folder(tmp_path, CHATML)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text().replace('"normalized": false', '"normalized": true'))
+    text = load_from_folder(tmp_path)
+    ids = text.encode_prompt(chat(said("user", FORGED)), "messages")
+    assert isinstance(ids, list)
+    assert sum(map(text.tokenizer.is_special, ids)) == 3
+
+
 def test_a_scored_vocabulary_keeps_typed_control_tokens_as_text() -> None:
     text = load_from_gguf(
         tiny_scored(add_space_prefix=False) | {KEY: "<|im_start|>{{ messages[0].content }}<|im_end|>"}

@@ -33,6 +33,7 @@ def run(stops: tuple[str, ...], pieces: list[str]) -> tuple[list[str], str | Non
         pytest.param(("ab", "b"), ["xab"], ["x"], "ab", id="complete-at-once-the-longer-wins"),
         pytest.param(("abcd", "bc"), ["xabcd"], ["xa"], "bc", id="complete-first-wins"),
         pytest.param(("aab",), ["aa", "aab"], ["", "aa"], "aab", id="a-start-inside-a-start"),
+        pytest.param(("aab",), ["aaab"], ["a"], "aab", id="a-start-that-begins-again"),
         pytest.param(("abab",), ["aba", "cabab"], ["", "abac"], "abab", id="a-start-that-repeats"),
         pytest.param(("ab", "bX"), ["a", "c", "b"], ["", "ac", "", "b"], None, id="two-that-begin"),
     ],

@@ -15,7 +15,7 @@ import jinja2
 from jinja2 import nodes
 
 from plimsoll_runtime.text.errors import TemplateError
-from plimsoll_runtime.text.render_meter import RenderMeter
+from plimsoll_runtime.text.render_meter import RenderLimitExceeded, RenderMeter
 from plimsoll_runtime.text.sandbox import TemplateSandbox
 
 MAX_SOURCE_SIZE = 1024 * 1024
@@ -90,7 +90,7 @@ class ChatTemplate:
             pieces.append(piece)
             size += len(piece)
             if size > max_output:
-                raise RenderFailure(f"its output is longer than {max_output:,} characters")
+                raise RenderLimitExceeded(f"its output is longer than {max_output:,} characters")
         return "".join(pieces)
 
 
