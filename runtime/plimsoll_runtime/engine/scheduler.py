@@ -98,10 +98,11 @@ class Scheduler:
         references = [0] * self._settings.num_pages
         for sequence in self.running:
             assert len(set(sequence.pages)) == len(sequence.pages)
+            assert self._settings.pages_for(sequence.computed_tokens) <= len(sequence.pages)
             for page in sequence.pages:
                 references[page] += 1
         assert references == [self.allocator.references(page) for page in range(self._settings.num_pages)]
-        assert not any(sequence.pages for sequence in self.waiting)
+        assert not any(sequence.pages or sequence.computed_tokens for sequence in self.waiting)
         assert len(self.running) <= self._settings.running_slots
 
     def _extend(self, sequence: Sequence, plan: _StepPlan) -> None:
