@@ -6,8 +6,8 @@ import pytest
 
 from doubles.admitted_requests import admitted
 from doubles.engine_runs import VOCAB_SIZE, EngineRun
-from doubles.scripted_model import NOT_A_NUMBER
-from plimsoll_runtime.events import Failed
+from doubles.scripted_model import NOT_A_NUMBER, write
+from plimsoll_runtime.events import Failed, Token
 
 POISON = 13
 
@@ -72,3 +72,14 @@ def test_a_stop_id_that_does_not_exist_never_matches() -> None:
     run.engine.submit(admitted("r", [1], stop_token_ids=frozenset({999999, -1}), min_tokens=1, max_output_tokens=4))
     run.finish()
     assert run.tokens("r") == [7] * 4
+
+
+@pytest.mark.parametrize("values", [{}, {"temperature": 1.0}], ids=["B31 greedy", "B31 drawn"])
+def test_rows_that_only_pad_the_embedding_are_never_sampled(values: dict[str, Any]) -> None:
+    """B31: the model scores more rows than there are tokens; the likeliest of them was an answer without text."""
+    run = EngineRun(write([20]), num_tokens=16)
+    run.engine.submit(admitted("r", [1, 2], max_output_tokens=8, logprobs=20, prompt_logprobs=20, **values))
+    run.finish()
+    assert max(run.tokens("r")) < 16
+    reports = [event.logprobs for event in run.events if isinstance(event, Token)]
+    assert all(report is not None and {i for i, _ in report.top} == set(range(16)) for report in reports)
