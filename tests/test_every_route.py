@@ -129,7 +129,7 @@ def test_the_same_budget_on_every_route(
     """FreeToken #395: one of four routes read the default, the others ran to 32767; each limit was one short."""
     ask = ASK[route]
     headers = {} if mode == "setting" else {endpoints.HEADER_OVER_BUDGET: mode.upper()}
-    answer = _ask(servers[server], route, sent, stream, headers)
+    answer = ask_route(servers[server], route, sent, stream, headers)
     over = sent not in (ABSENT, None) and granted is not None and sent > granted
     if granted is None or (mode == "refuse" and over):
         _assert_refused(answer, route, sent, granted, limited_by)
@@ -170,7 +170,7 @@ def _assert_refused(answer: "_Answer", route: str, sent: Any, granted: int | Non
 @pytest.mark.parametrize("prompt_tokens", [CONTEXT - 1, CONTEXT, CONTEXT + 1, CONTEXT + 240])
 def test_a_prompt_at_the_edge(servers: dict[str, ScriptedServer], prompt_tokens: int, route: str, stream: bool) -> None:
     """B04: the derived default became negative, and clients were told that their max_tokens was -239."""
-    answer = _ask(servers["open"], route, ABSENT, stream, {}, "x" * prompt_tokens)
+    answer = ask_route(servers["open"], route, ABSENT, stream, {}, "x" * prompt_tokens)
     if prompt_tokens < CONTEXT:
         assert ASK[route].output_tokens(answer.body) == 1
         return
@@ -197,7 +197,7 @@ def test_the_budget_route_says_what_the_route_would_do(
     for mode in ("clamp", "refuse"):
         headers = {endpoints.HEADER_OVER_BUDGET: mode}
         said = client.post(endpoints.DECIDE_BUDGET, json=body, headers=headers).json()
-        answer = _ask(servers[server], route, sent, False, headers)
+        answer = ask_route(servers[server], route, sent, False, headers)
         assert said["admitted"] is (answer.status == 200)
         if said["admitted"]:
             assert (said["prompt_tokens"], said["max_output_tokens"], said["limited_by"]) == (11, granted, limited_by)
@@ -208,7 +208,7 @@ def test_the_budget_route_says_what_the_route_would_do(
 
 @pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
 def test_another_word_for_over_budget_is_refused(servers: dict[str, ScriptedServer], route: str) -> None:
-    assert _ask(servers["open"], route, 1, False, {endpoints.HEADER_OVER_BUDGET: "maybe"}).status == 400
+    assert ask_route(servers["open"], route, 1, False, {endpoints.HEADER_OVER_BUDGET: "maybe"}).status == 400
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _body(route: str, sent: Any, stream: bool, prompt: str) -> dict[str, Any]:
     return body
 
 
-def _ask(
+def ask_route(
     server: ScriptedServer, route: str, sent: Any, stream: bool, headers: dict[str, str], prompt: str = PROMPT
 ) -> _Answer:
     response = server.client.post(route, json=_body(route, sent, stream, prompt), headers=headers)

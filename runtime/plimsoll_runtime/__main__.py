@@ -43,9 +43,13 @@ def serve(arguments: Sequence[str]) -> int:
     except (StartError, ValueError, OSError) as error:
         print(f"plimsoll serve: {error}", file=sys.stderr)
         return 1
-    grace_seconds = config.request_timeout if config.drain_seconds is None else config.drain_seconds
     load = functools.partial(_load_and_announce, front, sock)
-    return asyncio.run(run_server(app, front, sock, load, grace_seconds))
+    return asyncio.run(run_server(app, front, sock, load, grace_seconds(config)))
+
+
+def grace_seconds(config: RuntimeConfig) -> float:
+    """How long running requests may finish after SIGTERM."""
+    return config.request_timeout if config.drain_seconds is None else config.drain_seconds
 
 
 def new_front(config: RuntimeConfig) -> Front:

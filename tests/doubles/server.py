@@ -89,6 +89,12 @@ class ScriptedServer:
         assert self.front.service is not None
         return self.front.service.engine.load()
 
+    @property
+    def inside(self) -> int:
+        """Requests in the house now."""
+        assert self.front.service is not None
+        return self.front.service.house.inside
+
     def on_loop(self, call: Callable[[], None]) -> None:
         """Runs `call` on the server's event loop."""
         self.loop.call_soon_threadsafe(call)

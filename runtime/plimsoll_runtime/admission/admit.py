@@ -15,6 +15,7 @@ from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Budget, S
 from plimsoll_runtime.contract.config import Limits, SamplingDefaults
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest, Prompt
+from plimsoll_runtime.text.model_text import AtLeast
 
 _NEUTRAL: Mapping[str, float] = {
     "temperature": 1.0,
@@ -30,7 +31,9 @@ _NEUTRAL: Mapping[str, float] = {
 class PromptEncoder(Protocol):
     """What admission needs of the model's text (text/model_text.py)."""
 
-    def encode_prompt(self, prompt: Prompt, prompt_param: str) -> list[int] | Refusal: ...
+    def encode_prompt(
+        self, prompt: Prompt, prompt_param: str, most_tokens: int | None = None
+    ) -> list[int] | AtLeast | Refusal: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +87,13 @@ class Admission:
         return checked
 
     def count(self, request: GenerationRequest) -> list[list[int]] | Refusal:
-        """Token ids of every prompt, after the template."""
+        """Token ids of every prompt, after the template, however many they are."""
         counted: list[list[int]] = []
         for prompt in request.prompts:
             token_ids = self._encoder.encode_prompt(prompt, request.prompt_param)
             if isinstance(token_ids, Refusal):
                 return token_ids
+            assert not isinstance(token_ids, AtLeast), "without a bound every prompt is counted to its end"
             counted.append(token_ids)
         return counted
 
@@ -97,10 +101,7 @@ class Admission:
         self, request: GenerationRequest, checked: CheckedFields, *, request_id: str, tenant: str, arrival: float
     ) -> AdmittedRequest | Refusal:
         """The request inside its budget. `arrival` is in seconds of the engine's clock."""
-        counted = self.count(request)
-        if isinstance(counted, Refusal):
-            return counted
-        prompts = self._decide(request, checked, counted)
+        prompts = self._decide(request, checked)
         if isinstance(prompts, Refusal):
             return prompts
         stops = checked.stop_token_ids | (frozenset() if checked.ignore_eos else self.model.eos_token_ids)
@@ -120,18 +121,20 @@ class Admission:
             deadline=arrival + self._patience.request_seconds,
         )
 
-    def _decide(
-        self, request: GenerationRequest, checked: CheckedFields, counted: list[list[int]]
-    ) -> tuple[AdmittedPrompt, ...] | Refusal:
+    def _decide(self, request: GenerationRequest, checked: CheckedFields) -> tuple[AdmittedPrompt, ...] | Refusal:
         limits = self.limits
         if checked.refuse_over_budget is not None:
             limits = replace(limits, over_budget="refuse" if checked.refuse_over_budget else "clamp")
         prompts: list[AdmittedPrompt] = []
-        for token_ids in counted:
-            decision = decide_budget(len(token_ids), checked.requested_output_tokens, limits)
+        for prompt in request.prompts:
+            token_ids = self._encoder.encode_prompt(prompt, request.prompt_param, limits.context_length)
+            if isinstance(token_ids, Refusal):
+                return token_ids
+            prompt_tokens = token_ids.num_tokens if isinstance(token_ids, AtLeast) else len(token_ids)
+            decision = decide_budget(prompt_tokens, checked.requested_output_tokens, limits)
             if isinstance(decision, Refusal):
-                by_prompt = decision.budget_cause == "prompt"
-                return replace(decision, param=request.prompt_param if by_prompt else checked.limit_param)
+                return _with_param(decision, request, checked, isinstance(token_ids, AtLeast))
+            assert not isinstance(token_ids, AtLeast), "a prompt beyond the context has no room for output"
             prompts.append(AdmittedPrompt(token_ids=tuple(token_ids), budget=decision))
         return tuple(prompts)
 
@@ -154,3 +157,10 @@ class Admission:
 def tightest(prompts: tuple[AdmittedPrompt, ...]) -> Budget:
     """The budget that the headers show for a list of prompts: the smallest grant."""
     return min((prompt.budget for prompt in prompts), key=lambda budget: budget.max_output_tokens)
+
+
+def _with_param(refusal: Refusal, request: GenerationRequest, checked: CheckedFields, at_least: bool) -> Refusal:
+    """The budget's refusal under the field that is to be changed."""
+    param = request.prompt_param if refusal.budget_cause == "prompt" else checked.limit_param
+    note = " (so many tokens at the least: a prompt this long is not counted to its end)" if at_least else ""
+    return replace(refusal, param=param, message=refusal.message + note)

@@ -8,6 +8,7 @@ Tokenizing may take seconds for megabytes of text: call from a worker thread, no
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -32,6 +33,13 @@ RESERVED_ARGUMENTS = frozenset(_RESERVED_WORDS.split())
 _TEMPLATE_ARGUMENTS_PARAM = "chat_template_kwargs"
 
 
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A prompt that was not tokenized, since it certainly has this many tokens or more."""
+
+    num_tokens: int
+
+
 class ModelText:
     """One model's text. Safe to use from several threads at once."""
 
@@ -46,14 +54,19 @@ class ModelText:
         # A run of spaces or line ends is written by every template and means nothing.
         self._guard = ControlTokenGuard(tokenizer.control_texts, [text for text in written if text.strip()])
 
-    def encode_prompt(self, prompt: Prompt, prompt_param: str) -> list[int] | Refusal:
-        """Token ids of one prompt. `prompt_param` is the field under which the client sent it."""
+    def encode_prompt(
+        self, prompt: Prompt, prompt_param: str, most_tokens: int | None = None
+    ) -> list[int] | AtLeast | Refusal:
+        """Token ids of one prompt. `prompt_param` is the field under which the client sent it.
+
+        A prompt that certainly has more than `most_tokens` is not tokenized: 20 MB would take seconds and gigabytes.
+        """
         try:
-            ids = self._encode(prompt, prompt_param)
+            ids = self._encode(prompt, prompt_param, most_tokens)
         except UnicodeEncodeError:
             sentence = f"{prompt_param} has an unpaired surrogate, which is no character."
             return Refusal("invalid_value", sentence, prompt_param)
-        if isinstance(ids, Refusal):
+        if isinstance(ids, Refusal | AtLeast):
             return ids
         if not ids:
             return Refusal("invalid_value", f"{prompt_param} has no tokens: send at least one.", prompt_param)
@@ -62,18 +75,27 @@ class ModelText:
             return self._refuse_ids(ids, prompt_param)
         return ids
 
-    def _encode(self, prompt: Prompt, prompt_param: str) -> list[int] | Refusal:
+    def _encode(self, prompt: Prompt, prompt_param: str, most_tokens: int | None) -> list[int] | AtLeast | Refusal:
         match prompt:
             case ChatPrompt():
-                return self._encode_chat(prompt, prompt_param)
+                return self._encode_chat(prompt, prompt_param, most_tokens)
             case TextPrompt(text):
-                return self.tokenizer.encode(text, parse_special=True, add_special=True)
+                too_long = self._too_long(text, most_tokens)
+                return too_long or self.tokenizer.encode(text, parse_special=True, add_special=True)
             case TokenPrompt(token_ids):
                 return list(token_ids)
             case _:
                 assert_never(prompt)
 
-    def _encode_chat(self, prompt: ChatPrompt, prompt_param: str) -> list[int] | Refusal:
+    def _too_long(self, text: str, most_tokens: int | None) -> AtLeast | None:
+        if most_tokens is None or len(text) <= most_tokens:
+            return None
+        least = self.tokenizer.least_tokens(text)
+        return AtLeast(least) if least > most_tokens else None
+
+    def _encode_chat(
+        self, prompt: ChatPrompt, prompt_param: str, most_tokens: int | None
+    ) -> list[int] | AtLeast | Refusal:
         template = self.template
         if template is None:
             sentence = "This model has no chat template: use /v1/completions, or a model whose files carry one."
@@ -89,6 +111,9 @@ class ModelText:
         rendered = _render(template, messages, chat.arguments)
         if isinstance(rendered, RenderFailure):
             return Refusal("template_error", f"The chat template cannot render the messages: {rendered}.", prompt_param)
+        too_long = self._too_long(rendered, most_tokens)
+        if too_long is not None:
+            return too_long
         if chat.mark is None:
             return self._with_one_bos(self.tokenizer.encode(rendered, parse_special=True, add_special=False))
         return self._with_one_bos(self.tokenizer.encode_marked(rendered, chat.mark))

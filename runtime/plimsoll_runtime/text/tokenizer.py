@@ -10,6 +10,7 @@ truncated or padded, whatever the model's file asks for; encoding runs outside P
 text does not stop other threads. All views share one model in memory.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tokenizers
@@ -95,6 +96,19 @@ class Tokenizer:
         """Text of the ids without control tokens; bytes that are no character become U+FFFD."""
         visible = (self.token_bytes(token_id) for token_id in token_ids if not self.is_special(token_id))
         return b"".join(visible).decode(errors="replace")
+
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at the least, found without tokenizing it.
+
+        No token covers more bytes than the longest one; a normalizer may shorten a text first, though hardly to a
+        quarter.
+        """
+        shortened_to = 1 if self._library.normalizer is None else 4
+        return len(text.encode()) // (self._longest_token_bytes * shortened_to)
+
+    @functools.cached_property
+    def _longest_token_bytes(self) -> int:
+        return max(len(self.token_bytes(token_id)) for token_id in range(self.num_tokens))
 
     def _blind_to(self, mark: str) -> tokenizers.Tokenizer:
         """A view that drops `mark` after added tokens were searched for and before anything else is done.
