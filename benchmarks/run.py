@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import random
+import signal
 import statistics
 import sys
 from collections import defaultdict
@@ -19,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
 
 from clients import requests_per_second
 from overhead_app import BODY, NUM_CONNECTIONS
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.model_source import parse_model_source, resolve_model_path
+from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
 from server import OverheadServer, PlimsollServer, free_port
 from table import Figure, render_table
 from timing import Engine, decode_rate
@@ -46,6 +47,7 @@ Samples = dict[str, dict[str, list[float]]]
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is stopped
     absent = {name: package for name in PACKAGES if (package := missing(name))}
     samples: Samples = defaultdict(lambda: defaultdict(list))
     for round_number in range(options.rounds):

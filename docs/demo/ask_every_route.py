@@ -47,6 +47,7 @@ class Row:
 
 
 def main(manifest: str) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the server is stopped
     port = free_port()
     with running_server(manifest, port) as server:
         url = f"http://127.0.0.1:{port}"
