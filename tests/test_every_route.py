@@ -84,6 +84,7 @@ def test_every_generation_route_of_the_app_is_asked() -> None:
     assert set(DIALECTS) == set(ASK) == set(endpoints.GENERATION_ROUTES)
 
 
+WRONG: list[Any] = [0, -1, -2, -(2**31), 2**31, 2**63, 10**30, "8", 8.5, True, False, [], {}]
 # (which server, limit sent, grant, limited_by) under Clamp; None for a 400 in every mode
 GRANTS: list[tuple[str, Any, int | None, str]] = [
     ("tight", ABSENT, DEFAULT, "default"),
@@ -104,7 +105,7 @@ GRANTS: list[tuple[str, Any, int | None, str]] = [
     ("open", ROOM + 1, ROOM, "context"),
     ("open", CONTEXT, ROOM, "context"),
     ("open", 10 * CONTEXT, ROOM, "context"),
-    *(("tight", bad, None, "") for bad in (0, -1, -2, -(2**31), 2**31, 2**63, 10**30, "8", 8.5, True, False, [], {})),
+    *(("tight", wrong, None, "") for wrong in WRONG),
 ]
 
 

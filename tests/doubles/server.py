@@ -95,6 +95,10 @@ class ScriptedServer:
         assert self.front.service is not None
         return self.front.service.house.inside
 
+    def wait_for_inside(self, count: int) -> None:
+        """Until so many requests hold a place."""
+        wait_until(lambda: self.inside == count)
+
     def on_loop(self, call: Callable[[], None]) -> None:
         """Runs `call` on the server's event loop."""
         self.loop.call_soon_threadsafe(call)

@@ -64,7 +64,7 @@ def test_equals_are_served_in_order_of_arrival() -> None:
         clients = Clients(server)
         for number in range(6):
             clients.send(endpoints.COMPLETIONS, limit=2, text="z" * (number + 5))
-            wait_until(lambda number=number: server.inside == number + 1)
+            server.wait_for_inside(number + 1)
         gate.open.set()
         assert clients.statuses() == [200] * 6
         prompts = [chunk[3] for step in server.runner.steps for chunk in step if chunk[2] == 0]

@@ -30,7 +30,7 @@ def test_the_house_is_bounded_and_refusals_come_at_once(gate: Gate) -> None:
         clients = Clients(server)
         for place in range(3):
             clients.send(endpoints.GENERATION_ROUTES[place], stream=place == 1)
-            wait_until(lambda place=place: server.inside == place + 1)
+            server.wait_for_inside(place + 1)
         for route in endpoints.GENERATION_ROUTES:
             for stream in (False, True):
                 _assert_refused_at_once(server, route, stream)
@@ -38,7 +38,7 @@ def test_the_house_is_bounded_and_refusals_come_at_once(gate: Gate) -> None:
         assert server.client.get(endpoints.READYZ).status_code == 200
         gate.open.set()
         assert clients.statuses() == [200, 200, 200]
-        wait_until(lambda: server.inside == 0)
+        server.wait_for_inside(0)
 
 
 def _assert_refused_at_once(server: ScriptedServer, route: str, stream: bool) -> None:
@@ -59,7 +59,7 @@ def test_no_queue_means_running_slots_only(gate: Gate) -> None:
         clients = Clients(server)
         for place in range(2):
             clients.send(endpoints.CHAT_COMPLETIONS)
-            wait_until(lambda place=place: server.inside == place + 1)
+            server.wait_for_inside(place + 1)
         clients.send(endpoints.CHAT_COMPLETIONS)
         wait_until(lambda: len(clients.answers) == 1)
         gate.open.set()
@@ -98,7 +98,7 @@ def test_a_client_that_leaves_the_queue_is_never_prefilled(gate: Gate) -> None:
         body = {"model": MODEL, **ASK[endpoints.COMPLETIONS].body("z" * 9)}
         with pytest.raises(httpx.ReadTimeout):
             server.client.post(endpoints.COMPLETIONS, json=body, timeout=0.3)
-        wait_until(lambda: server.inside == 1)
+        server.wait_for_inside(1)
         gate.open.set()
         assert clients.statuses() == [200]
         prefilled = [chunk for step in server.runner.steps for chunk in step if chunk[3] == 9]
@@ -116,7 +116,7 @@ def test_a_running_request_ends_at_the_request_timeout_with_what_it_has(route: s
         if not stream:
             assert answer.headers[endpoints.HEADER_FINISH_DETAIL] == "deadline"
             assert 0 < ASK[route].output_tokens(answer.json()) < 40_000
-        wait_until(lambda: server.inside == 0)
+        server.wait_for_inside(0)
 
 
 def test_counting_and_asking_for_a_budget_work_while_every_place_is_taken(gate: Gate) -> None:
