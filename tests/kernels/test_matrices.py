@@ -1,10 +1,10 @@
-"""Every form of a weight matrix computes what the specification says, keeps no more than the file, and treats a row alike
-whatever else is in the batch."""
+"""Every form of a weight matrix computes what the specification says, keeps no more than the file, and treats a row
+alike whatever else is in the batch."""
 
 import pytest
 import torch
-from kernels.random_weights import random_weights
 
+from kernels.random_weights import random_weights
 from plimsoll_runtime.kernels import reference
 from plimsoll_runtime.kernels.cpu import MAX_BAG_TOKENS, GroupedMatrix
 from plimsoll_runtime.kernels.dispatch import make_matrix, stack_matrices

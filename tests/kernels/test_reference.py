@@ -4,9 +4,9 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from kernels.random_weights import random_weights
 from torch.nn import functional
 
+from kernels.random_weights import random_weights
 from plimsoll_runtime.kernels import reference
 from plimsoll_runtime.kernels.stored import STORAGES, join_rows, store_floats, stored_bytes
 

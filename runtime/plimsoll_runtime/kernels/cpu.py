@@ -34,7 +34,10 @@ CODE_OFFSETS = {"Q4_0": -8, "Q4_1": 0, "Q8_0": -128}
 
 @dataclass(frozen=True, slots=True)
 class GroupedMatrix:
-    """A quantized `[R, C]` matrix, transposed: `table_CB` holds the codes of column c for all R outputs."""
+    """A quantized `[R, C]` matrix, transposed: `table_CB` holds the codes of column c for all R outputs.
+
+    `columns` counts the columns once per token of the largest bagged product, `starts` says where its bags begin.
+    """
 
     num_outputs: int
     bits: int
@@ -43,6 +46,7 @@ class GroupedMatrix:
     scale_GR: torch.Tensor
     minimum_GR: torch.Tensor | None
     columns: torch.Tensor
+    starts: torch.Tensor
     dtype: torch.dtype
 
     @property
@@ -70,8 +74,8 @@ class GroupedMatrix:
 
     def _multiply_bags(self, values_TC: torch.Tensor) -> torch.Tensor:
         num_tokens = values_TC.shape[0]
-        indices = self.columns.repeat(num_tokens)
-        starts = torch.arange(0, indices.numel(), GROUP, dtype=torch.int32)
+        num_inputs = values_TC.numel()
+        indices, starts = self.columns[:num_inputs], self.starts[: num_inputs // GROUP]
         sums_TGR = self._sum_bags(indices, starts, values_TC.view(-1)).view(num_tokens, -1, self.num_outputs)
         output_TR = sums_TGR.mul_(self.scale_GR).sum(1)
         if self.minimum_GR is None:
@@ -126,7 +130,8 @@ def group_matrix(stored: StoredTensor, dtype: torch.dtype) -> GroupedMatrix:
         table_CB=_make_table(codes.view(num_rows, -1), bits, CODE_OFFSETS[name]),
         scale_GR=_transposed_halves(groups, 0),
         minimum_GR=_transposed_halves(groups, 2) if name == "Q4_1" else None,
-        columns=torch.arange(stored.num_columns, dtype=torch.int32),
+        columns=torch.arange(stored.num_columns, dtype=torch.int32).repeat(MAX_BAG_TOKENS),
+        starts=torch.arange(0, stored.num_columns * MAX_BAG_TOKENS, GROUP, dtype=torch.int32),
         dtype=dtype,
     )
 

@@ -1,0 +1,71 @@
+"""Runs a decoder over token ids in chosen chunks and pages, as the engine would."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SequenceSpan
+from plimsoll_runtime.models.decoder import Decoder, load_decoder
+from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
+
+CPU = torch.device("cpu")
+PAGE_SIZE = 4
+NUM_PAGES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New tokens of one sequence after `context_tokens`, with its pages."""
+
+    token_ids: Sequence[int]
+    context_tokens: int
+    page_table: Sequence[int]
+
+
+def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+    return load_decoder(open_checkpoint(path), CPU, dtype, lambda done_bytes, all_bytes: None)
+
+
+def empty_cache(decoder: Decoder) -> list[LayerCache]:
+    """Filled with numbers that would show: a page that is read without being written is never silently zero."""
+    shape = decoder.architecture
+    size = (NUM_PAGES * PAGE_SIZE, shape.num_kv_heads, shape.head_dim)
+    return [
+        LayerCache(torch.full(size, 9.0, dtype=decoder.dtype), torch.full(size, 9.0, dtype=decoder.dtype))
+        for _ in range(shape.num_layers)
+    ]
+
+
+def run_step(decoder: Decoder, cache: Sequence[LayerCache], chunks: Sequence[Chunk]) -> list[torch.Tensor]:
+    """One forward; logits `[n, V]` of every chunk's tokens."""
+    spans: list[SequenceSpan] = []
+    rows: list[int] = []
+    positions: list[int] = []
+    for chunk in chunks:
+        spans.append(SequenceSpan(len(rows), len(chunk.token_ids), chunk.context_tokens, chunk.page_table))
+        for position in range(chunk.context_tokens, chunk.context_tokens + len(chunk.token_ids)):
+            rows.append(chunk.page_table[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE)
+            positions.append(position)
+    token_ids = torch.tensor([token_id for chunk in chunks for token_id in chunk.token_ids])
+    batch = AttentionBatch(spans, PAGE_SIZE, torch.tensor(rows))
+    hidden = decoder.forward(token_ids, torch.tensor(positions), batch, cache)
+    return list(torch.split(decoder.logits(hidden), [len(chunk.token_ids) for chunk in chunks]))
+
+
+def run_chunks(
+    decoder: Decoder, token_ids: Sequence[int], sizes: Sequence[int], page_table: Sequence[int]
+) -> torch.Tensor:
+    """A whole sequence in chunks of the given sizes (the last one repeats); logits `[T, V]`."""
+    cache, logits, at = empty_cache(decoder), [], 0
+    for index in range(len(token_ids)):
+        size = sizes[min(index, len(sizes) - 1)]
+        if at < len(token_ids):
+            logits += run_step(decoder, cache, [Chunk(token_ids[at : at + size], at, page_table)])
+        at += size
+    return torch.cat(logits)
+
+
+def all_logits(decoder: Decoder, token_ids: Sequence[int]) -> torch.Tensor:
+    return run_chunks(decoder, token_ids, [len(token_ids)], range(NUM_PAGES))

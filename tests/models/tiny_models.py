@@ -1,0 +1,194 @@
+"""Tiny random models of every family, as transformers builds them, saved as safetensors folders and as GGUF files.
+
+Every parameter gets noise, norms included: fresh norms are all ones (or zeros in Gemma), and a loader that forgot them
+would pass.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+from kernels.random_weights import HALF_OFFSETS, random_bytes
+from plimsoll_runtime.kernels.stored import STORAGES
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "eos_token_id": [2, 5],
+}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How transformers calls a family, and what its config adds to SIZES."""
+
+    model_class: str
+    config_class: str
+    settings: Mapping[str, Any]
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family("LlamaForCausalLM", "LlamaConfig", {"tie_word_embeddings": False}),
+    "llama_tied": Family("LlamaForCausalLM", "LlamaConfig", {"tie_word_embeddings": True}),
+    "llama_llama3": Family("LlamaForCausalLM", "LlamaConfig", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama_linear": Family("LlamaForCausalLM", "LlamaConfig", {"rope_parameters": LINEAR}),
+    "llama_yarn": Family("LlamaForCausalLM", "LlamaConfig", {"rope_parameters": YARN}),
+    "qwen2": Family("Qwen2ForCausalLM", "Qwen2Config", {"head_dim": 16, "rope_parameters": {"rope_theta": 1e6}}),
+    "qwen3": Family("Qwen3ForCausalLM", "Qwen3Config", {}),
+    "gemma3": Family(
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        {"num_hidden_layers": 7, "sliding_window": 16, "query_pre_attn_scalar": 32},
+    ),
+}
+
+
+def build(family: str, **settings: Any) -> Any:
+    """A transformers model in float32 on the eager attention path, the same weights on every call."""
+    made = FAMILIES[family]
+    torch.manual_seed(0)
+    config = getattr(transformers, made.config_class)(**{**SIZES, **made.settings, **settings})
+    config._attn_implementation = "eager"
+    model = getattr(transformers, made.model_class)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def save_folder(model: Any, folder: Path, **options: Any) -> Path:
+    model.save_pretrained(folder, **options)
+    return folder
+
+
+def logits_of(model: Any, token_ids: list[int]) -> torch.Tensor:
+    """`[T, V]`."""
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.tensor([token_ids])).logits[0]
+    return logits
+
+
+def gguf_names(model: Any) -> dict[str, str]:
+    """The model's parameter names, and what the `gguf` library's converter calls them."""
+    family = model.config.model_type.removesuffix("_text")
+    architecture = next(member for member, name in gguf.MODEL_ARCH_NAMES.items() if name == family)
+    names: Any = gguf.get_tensor_name_map(architecture, model.config.num_hidden_layers)
+    return {name: names.get_name(name, try_suffixes=(".weight", ".bias")) for name, _ in model.named_parameters()}
+
+
+def _to_gguf(model: Any, name: str, values: torch.Tensor) -> np.ndarray:
+    """One parameter in GGUF's conventions, float32."""
+    config = model.config
+    if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+        values = values + 1
+    if config.model_type == "llama" and ("q_proj" in name or "k_proj" in name):
+        values = values.view(-1, 2, config.head_dim // 2, config.hidden_size).transpose(1, 2).reshape(values.shape)
+    return values.detach().numpy().copy()
+
+
+def _from_gguf(model: Any, name: str, values: np.ndarray) -> torch.Tensor:
+    """The way back, for a matrix."""
+    config = model.config
+    if config.model_type == "llama" and ("q_proj" in name or "k_proj" in name):
+        values = values.reshape(-1, config.head_dim // 2, 2, config.hidden_size).swapaxes(1, 2).reshape(values.shape)
+    return torch.from_numpy(values.copy())
+
+
+def gguf_settings(model: Any) -> dict[str, Any]:
+    """Keys without the family's prefix."""
+    config = model.config
+    settings: dict[str, Any] = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": config.head_dim if hasattr(config, "head_dim") else 16,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+    }
+    rope = config.rope_parameters
+    if config.model_type == "gemma3_text":
+        return settings | {"attention.sliding_window": config.sliding_window, "rope.freq_base": 1e6}
+    if rope["rope_type"] in ("linear", "yarn"):
+        settings |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": rope["factor"]}
+    if rope["rope_type"] == "yarn":
+        settings["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    return settings | {"rope.freq_base": rope["rope_theta"]}
+
+
+def write_gguf(
+    path: Path, family: str, settings: Mapping[str, Any], tensors: Mapping[str, tuple[str, np.ndarray]], **extra: Any
+) -> Path:
+    """`tensors`: name -> (storage, values or raw bytes of a quantized storage). `extra` keys stand as given."""
+    writer = gguf.GGUFWriter(path, family)
+    for key, value in settings.items():
+        _add(writer, f"{family}.{key}", value)
+    for key, value in extra.items():
+        _add(writer, key, value)
+    for name, (storage, values) in tensors.items():
+        writer.add_tensor(name, values, raw_dtype=gguf.GGMLQuantizationType[storage])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    adders: dict[type, Callable[[str, Any], None]] = {
+        bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32,
+        str: writer.add_string, list: writer.add_array,
+    }  # fmt: skip
+    adders[type(value)](key, value)
+
+
+def save_gguf(model: Any, path: Path, storage: str = "F32", **extra: Any) -> Path:
+    """Saves the model with its matrices in `storage`, and sets the model's own weights to what that storage made of
+    them, so that its logits are the reference for the file."""
+    family = model.config.model_type.removesuffix("_text")
+    tensors = {}
+    for name, gguf_name in gguf_names(model).items():
+        parameter = model.get_parameter(name)
+        kind, data = _stored(gguf_name, _to_gguf(model, name, parameter), storage)
+        tensors[gguf_name] = (kind, data)
+        if kind != "F32":
+            with torch.no_grad():
+                parameter.copy_(_from_gguf(model, name, gguf.dequantize(data, gguf.GGMLQuantizationType[kind])))
+    if model.config.model_type != "gemma3_text" and model.config.rope_parameters["rope_type"] == "llama3":
+        tensors["rope_freqs.weight"] = ("F32", _llama3_factors(model))
+    return write_gguf(path, family, gguf_settings(model), tensors, **extra)
+
+
+def _stored(name: str, values: np.ndarray, storage: str) -> tuple[str, np.ndarray]:
+    if values.ndim == 1 or storage == "F32":
+        return "F32", values
+    if storage in HALF_OFFSETS and STORAGES[storage].group_weights == 256:
+        return storage, random_bytes(storage, values.shape[0], values.shape[1], seed=sum(name.encode()))
+    return storage, gguf.quantize(values, gguf.GGMLQuantizationType[storage])
+
+
+def _llama3_factors(model: Any) -> np.ndarray:
+    """What a converter writes as `rope_freqs.weight`: plain frequencies over scaled ones."""
+    config = model.config
+    plain = 1.0 / (config.rope_parameters["rope_theta"] ** (np.arange(0, config.head_dim, 2) / config.head_dim))
+    factors: np.ndarray = (plain / model.model.rotary_emb.inv_freq.numpy()).astype(np.float32)
+    return factors
