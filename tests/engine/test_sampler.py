@@ -121,6 +121,15 @@ def test_seeds_choices_and_positions_draw_apart() -> None:
     assert all(0 <= number < 1 for number in numbers)
 
 
+def test_two_choices_of_one_seed_differ() -> None:
+    """B27: the second choice of `n: 2` repeated the first, word for word."""
+    first, second = (
+        chosen([0.0] * 6, *(sequence([1] * position, temperature=1.0, seed=5, num_choices=n) for position in range(30)))
+        for n in (1, 2)
+    )
+    assert first != second
+
+
 def test_the_draw_is_the_same_in_every_version() -> None:
     """A seed's answers must survive an update: these numbers are for ever."""
     assert [round(uniform(seed, 0, 0), 6) for seed in (0, 1, -1)] == [0.156743, 0.337761, 0.665247]
