@@ -1,7 +1,7 @@
 """From a configuration to a model that can answer: the order in which a server gets ready.
 
-Owns the order: find the files, read headers, read the text side, plan the memory, load weights, make the engine's parts.
-In: a `RuntimeConfig`. Out: a `LoadedModel`, or a `StartError` with one sentence. It starts no thread and opens no
+Owns the order: find the files, read headers, read the text side, plan the memory, load weights, make the engine's
+parts. In: a `RuntimeConfig`. Out: a `LoadedModel`, or a `StartError` with one sentence. It starts no thread and opens no
 socket. Invariant: the plan is computed and refused before any weight is read.
 """
 

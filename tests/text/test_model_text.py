@@ -8,7 +8,7 @@ import pytest
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from plimsoll_runtime.text.errors import TemplateError
-from plimsoll_runtime.text.model_text import RESERVED_ARGUMENTS, ModelText, load_from_folder, load_from_gguf
+from plimsoll_runtime.text.model_text import RESERVED_ARGUMENTS, AtLeast, ModelText, load_from_folder, load_from_gguf
 from text.folders import (
     CHATML,
     CONTROL,
@@ -43,6 +43,7 @@ def text_with(template: str | None, **more: Any) -> ModelText:
 def prompt_of(text: ModelText, prompt: Prompt) -> str:
     """The prompt as the model sees it, control tokens written out."""
     ids = text.encode_prompt(prompt, "messages")
+    assert not isinstance(ids, AtLeast)
     assert not isinstance(ids, Refusal), ids
     return b"".join(map(text.tokenizer.token_bytes, ids)).decode()
 
