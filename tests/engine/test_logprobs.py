@@ -85,17 +85,17 @@ def test_a_prompt_is_scored_once_per_token(num_top: int, length: int, num_choice
 
 
 def test_a_preempted_prompt_is_still_scored_once_per_token() -> None:
-    run = EngineRun(context_length=16, num_pages=8, step_tokens=4, headroom_tokens=0, page_size=2)
+    run = EngineRun(context_length=16, num_pages=9, step_tokens=4, headroom_tokens=0, page_size=2)
     run.engine.submit(admitted("old", [1], max_output_tokens=15, context_length=16))
-    run.engine.submit(admitted("young", list(range(13)), max_output_tokens=2, context_length=16, prompt_logprobs=0))
+    run.engine.submit(admitted("young", list(range(15)), max_output_tokens=1, context_length=16, prompt_logprobs=0))
     run.finish()
     [done] = [e for e in run.events if isinstance(e, PrefillDone) and e.request_id == "young"]
     assert run.engine.load().preemptions > 0
     chunks = [chunk for step in run.steps for chunk in step if chunk[0] == "young"]
     again = [chunk[2] for chunk in chunks].index(0, 1)
-    assert 0 < sum(chunk[3] for chunk in chunks[:again]) < 13, "it is to be preempted in the middle of its prompt"
+    assert 0 < sum(chunk[3] for chunk in chunks[:again]) < 14, "it is to be preempted in the middle of its prompt"
     assert done.prompt_logprobs is not None
-    assert [report and round(report.logprob, 6) for report in done.prompt_logprobs] == [None] + [0.0] * 12
+    assert [report and round(report.logprob, 6) for report in done.prompt_logprobs] == [None] + [0.0] * 14
 
 
 class PoisonedPrompt:

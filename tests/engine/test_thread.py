@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -79,6 +80,12 @@ def test_it_wakes_up_again_after_having_slept(running: Running) -> None:
     for number in range(3):
         running.thread.submit(admitted(f"r{number}", [1], max_output_tokens=2))
         assert len([e for e in running.until_finished(f"r{number}") if isinstance(e, Token)]) == 2
+    # B123: an idle engine is not a wedged one, however long it sleeps.
+    running.clock.now += 30.0
+    for _ in range(int(PATIENCE / 0.01)):
+        if running.thread.seconds_since_last_step() == 0.0:
+            break
+        time.sleep(0.01)
     assert running.thread.seconds_since_last_step() == 0.0
 
 
