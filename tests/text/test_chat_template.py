@@ -1,5 +1,6 @@
 """Chats render as transformers renders them, token for token, and within limits whatever a template does."""
 
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,7 @@ def test_a_broken_template_is_refused_at_load(source: str) -> None:
 
 
 DOUBLED = "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(20) %}BODY{% endfor %}{{ ns.s | length }}"
+LISTS = "{% set ns.s = [ns.s, ns.s] %}"
 NESTED = "{% for a in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
 
 
@@ -178,8 +180,10 @@ def test_a_hostile_or_mistaken_template_fails_alone(source: str) -> None:
         pytest.param(
             DOUBLED.replace("BODY", "{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}"), id="doubled-by-a-block"
         ),
-        pytest.param(DOUBLED.replace("BODY", "{% set ns.s = [ns.s, ns.s] %}") + "{{ ns.s | tojson }}", id="laughs"),
-        pytest.param(DOUBLED.replace("BODY", "{% set ns.s = [ns.s, ns.s] %}") + "{{ ns.s }}", id="laughs-printed"),
+        pytest.param(DOUBLED.replace("BODY", LISTS) + "{{ ns.s | tojson }}", id="laughs"),
+        pytest.param(DOUBLED.replace("BODY", LISTS) + "{{ ns.s }}", id="laughs-printed"),
+        pytest.param(DOUBLED.replace("BODY", LISTS) + "{{ '%s' % ns.s }}", id="laughs-by-percent"),
+        pytest.param(DOUBLED.replace("BODY", LISTS) + "{{ '{}'.format(ns.s) }}", id="laughs-by-a-method"),
         pytest.param("{% for a in range(9999) %}" + "x" * 9999 + "{% endfor %}", id="a-long-output"),
         pytest.param("{{ strftime_now('%1000000d') }}", id="a-date-with-a-width"),
     ],
@@ -188,9 +192,16 @@ def test_a_template_that_grows_or_does_not_end_meets_a_limit(source: str, monkey
     """A template inside a model file ran without end. With small limits, so that a missing charge shows as success."""
     monkeypatch.setattr(render_meter, "MAX_STEPS", 20_000)
     monkeypatch.setattr(render_meter, "MAX_MADE", 1_000_000)
-    with pytest.raises(RenderFailure) as failure:
-        template(source).render([USER], {})
+    compiled = template(source)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RenderFailure) as failure:
+            compiled.render([USER], {})
+        _now, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert isinstance(failure.value.__cause__, render_meter.RenderLimitExceeded)
+    assert most_bytes < 8_000_000
 
 
 def test_what_a_template_says_when_it_refuses_is_passed_on() -> None:

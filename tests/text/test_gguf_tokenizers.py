@@ -135,6 +135,17 @@ def test_a_token_with_an_unreachable_character_is_refused() -> None:
         tokenizer_from_gguf(tiny_scored(**more))
 
 
+def test_no_merge_makes_a_control_token() -> None:
+    """B137: a typed control token was put together again from its pieces."""
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens = ["<unk>", "<x>", *byte_tokens, "<", "x", ">", "<x"]
+    types = [2, 3, *[6] * 256, 1, 1, 1, 1]
+    scores = [0.0] * len(tokens)
+    tokenizer = tokenizer_from_gguf(tiny_scored(tokens=tokens, token_type=types, scores=scores, add_space_prefix=False))
+    assert tokenizer.encode("<x>", parse_special=False, add_special=False) == [261, 260]
+    assert tokenizer.encode("<x>", parse_special=True, add_special=False) == [1]
+
+
 def test_rows_that_only_pad_the_embedding_are_no_tokens() -> None:
     metadata = tiny_byte_level()
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]

@@ -111,9 +111,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            _refuse_wide_format(value.__self__)
-        return wrapped
+        if wrapped is None:
+            return None
+        _refuse_wide_format(value.__self__)
+        return functools.partial(_charged_format, self.meter, wrapped)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         _charge_operator(self.meter, operator, left, right)
@@ -218,6 +219,11 @@ def _charged(environment: TemplateSandbox, name: str, function: Callable[..., An
         return meter.value(function(*arguments, **kwargs))
 
     return charged
+
+
+def _charged_format(meter: RenderMeter, wrapped: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+    meter.contents([args, kwargs])
+    return wrapped(*args, **kwargs)
 
 
 def _charge_growth(meter: RenderMeter, name: str, subject: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
