@@ -37,6 +37,8 @@ def test_pieces_of_any_ids_are_the_whole(name: str, data: st.DataObject) -> None
 def test_every_prefix_of_a_text_is_text_and_at_most_one_replacement(name: str, text: str, cut: int) -> None:
     tokenizer = tokenizer_of(name)
     token_ids = tokenizer.encode(text, parse_special=False, add_special=False)
+    if name == "scored":
+        text = text.replace("\u2581", " ")  # SentencePiece spells a space so, and itself too
     assert tokenizer.decode(token_ids) == text
     *pieces, rest = pieces_of(tokenizer, token_ids[:cut])
     assert text.startswith("".join(pieces))
