@@ -27,6 +27,7 @@ from plimsoll_runtime.engine.capacity import (
     plan_capacity,
     step_transient_bytes,
 )
+from plimsoll_runtime.engine.host_cores import usable_cores
 from plimsoll_runtime.engine.host_memory import available_bytes
 from plimsoll_runtime.engine.kv_cache import allocate_kv_cache, kv_bytes_per_token
 from plimsoll_runtime.engine.runner import ModelRunner, Runner
@@ -72,6 +73,7 @@ def load_model(config: RuntimeConfig, progress: Progress) -> LoadedModel:
 
 def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     device, dtype = _device(config), _dtype(config)
+    torch.set_num_threads(usable_cores())
     checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
     text = _load_text(checkpoint)
     plan = _plan(config, checkpoint, device, dtype)
@@ -131,7 +133,8 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
         available_bytes=available_bytes(device),
         weight_bytes=checkpoint.weight_bytes,
         transient_bytes=step_transient_bytes(
-            step_tokens=DEFAULT_STEP_TOKENS,
+            step_tokens=max(DEFAULT_STEP_TOKENS, config.running_slots + DEFAULT_PAGE_SIZE),
+            context_tokens=architecture.context_window if config.context_length is None else config.context_length,
             logit_rows=LOGITS_ROWS,
             hidden_size=architecture.hidden_size,
             intermediate_size=architecture.feed_forward_size,
