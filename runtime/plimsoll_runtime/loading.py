@@ -92,7 +92,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
         text=text,
         facts=ServedModel(
             name=served_name(config),
-            num_tokens=text.tokenizer.num_tokens,
+            num_tokens=text.num_usable_tokens,
             eos_token_ids=text.tokenizer.eos_token_ids | checkpoint.eos_token_ids,
             generation_defaults=checkpoint.generation_defaults,
         ),
@@ -102,7 +102,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
             running_slots=config.running_slots,
             context_length=plan.context_length,
             num_pages=plan.num_pages,
-            num_tokens=text.tokenizer.num_tokens,
+            num_tokens=text.num_usable_tokens,
             page_size=plan.page_size,
             prefix_caching=config.prefix_caching,
         ),
@@ -122,9 +122,9 @@ def _limits(config: RuntimeConfig, plan: CapacityPlan) -> Limits:
 
 def _load_text(checkpoint: Checkpoint) -> ModelText:
     if checkpoint.gguf_metadata is not None:
-        return load_from_gguf(checkpoint.gguf_metadata)
+        return load_from_gguf(checkpoint.gguf_metadata, checkpoint.architecture.vocab_size)
     assert checkpoint.folder is not None, "a checkpoint is a GGUF file or a folder"
-    return load_from_folder(checkpoint.folder)
+    return load_from_folder(checkpoint.folder, checkpoint.architecture.vocab_size)
 
 
 def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> CapacityPlan:
