@@ -89,7 +89,9 @@ class Information:
         service = self._front.loaded()
         if isinstance(service, Refusal):
             return self._refused(service, endpoints.MODELS)
-        return JSONResponse({"object": "list", "data": [self._model(service)]})
+        model = self._model(service)
+        name = self._front.served_name
+        return JSONResponse({"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name})
 
     async def model(self, request: Request) -> Response:
         service = self._front.loaded()
@@ -211,12 +213,20 @@ class Information:
         return name
 
     def _model(self, service: Service) -> dict[str, Any]:
+        """One object that is a model for OpenAI's clients, for Anthropic's, and for those that look for our limits."""
         limits = service.admission.limits
+        most = limits.context_length - 1
         return {
             "id": self._front.served_name,
             "object": "model",
             "created": 0,
             "owned_by": "plimsoll",
+            "type": "model",
+            "display_name": self._front.served_name,
+            "created_at": "1970-01-01T00:00:00Z",
+            "capabilities": None,
+            "max_input_tokens": most,
+            "max_tokens": most if limits.max_output_limit is None else min(most, limits.max_output_limit),
             "context_length": limits.context_length,
             "max_model_len": limits.context_length,
             "max_output_default": limits.max_output_default,
