@@ -72,14 +72,16 @@ class Credentials:
     def _make_authority(self) -> None:
         self._make_key(self.authority_key)
         command = ["openssl", "req", "-x509", "-new", "-key", f"{self.authority_key}", "-days", _VALID_DAYS]
-        run([*command, "-subj", "/CN=plimsoll-cluster", "-out", f"{self.authority}"])
+        usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+        run([*command, *usage, "-subj", "/CN=plimsoll-cluster", "-out", f"{self.authority}"])
 
     def _sign(self, certificate: Path, subject: str, extension: str) -> None:
         key = certificate.with_suffix(".key")
         self._make_key(key)
         request = run(["openssl", "req", "-new", "-key", key, "-subj", subject])
         extensions = certificate.with_suffix(".ext")
-        extensions.write_text(f"{extension}\n")
+        # Who signed it must stand in it: Python's ssl is strict about that since 3.13.
+        extensions.write_text(f"{extension}\nbasicConstraints=CA:FALSE\nauthorityKeyIdentifier=keyid\n")
         authority = ["-CA", f"{self.authority}", "-CAkey", f"{self.authority_key}", "-CAcreateserial"]
         command = ["openssl", "x509", "-req", *authority, "-days", _VALID_DAYS]
         run([*command, "-extfile", extensions, "-out", certificate], stdin=request)
