@@ -18,6 +18,8 @@ from doubles.server import ScriptedServer, scripted_server, wait_until
 from plimsoll_runtime import connection
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.routes import intake
+from plimsoll_runtime.routes.app import DIALECTS
+from plimsoll_runtime.text import stop_strings
 from routes.four_routes import (
     CHAT,
     COMPLETIONS,
@@ -310,10 +312,20 @@ def test_much_of_anything_is_400(server: ScriptedServer) -> None:
     assert server.runner.num_steps == steps
 
 
+def test_long_stop_strings_are_prepared_once_for_all_choices(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B136: each of 128 choices prepared them for itself, on the event loop."""
+    prepared: list[str] = []
+    prepare = stop_strings._fallbacks
+    monkeypatch.setattr(stop_strings, "_fallbacks", lambda stop: (prepared.append(stop), prepare(stop))[1])
+    stop = "x" * 65_536
+    assert ask(server.client, COMPLETIONS, {"n": 16, "STOP": stop, "LIMIT": 1}).status_code == 200
+    assert prepared == [stop]
+
+
 def test_a_large_body_is_converted_off_the_event_loop(server: ScriptedServer) -> None:
     """B23: messages were parsed in a thread, and then converted on the event loop, which stood still meanwhile."""
-    from plimsoll_runtime.routes.app import DIALECTS  # noqa: PLC0415
-
     threads: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         for dialect in DIALECTS.values():
