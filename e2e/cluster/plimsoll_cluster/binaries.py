@@ -42,6 +42,10 @@ PROGRAMS = (
     Program("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
 )
 
+EVERY_PROGRAM = frozenset(program.name for program in PROGRAMS)
+OF_CONTROL_PLANE = frozenset({"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"})
+OF_CLUSTER = EVERY_PROGRAM - {"helm"}
+
 
 def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
     """PLIMSOLL_CLUSTER_CACHE, else plimsoll/cluster in the user's cache folder."""
@@ -56,17 +60,18 @@ def binaries_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return cache_root(environment) / fingerprint(go_version(), MODULES)
 
 
-def find_binaries(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder with every program in it, or None: tests skip then and name `make cluster-binaries`."""
+def find_binaries(names: frozenset[str] = EVERY_PROGRAM, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder with the named programs in it, or None: tests skip then and name `make cluster-binaries`."""
     try:
         folder = binaries_folder(environment)
     except ClusterError:
         return None
-    return None if missing(folder) else folder
+    return None if missing(folder, names) else folder
 
 
-def missing(folder: Path) -> list[Program]:
-    return [program for program in PROGRAMS if not (folder / program.name).exists()]
+def missing(folder: Path, names: frozenset[str] = EVERY_PROGRAM) -> list[Program]:
+    """In the order in which they are built."""
+    return [program for program in PROGRAMS if program.name in names and not (folder / program.name).exists()]
 
 
 def build(environment: Mapping[str, str] = os.environ) -> Path:

@@ -107,8 +107,7 @@ def outside_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | No
     if not kubeconfig.exists():
         raise ClusterError(f"{OUTSIDE_VARIABLE} names {kubeconfig}, which does not exist")
     progress(f"using the cluster of {OUTSIDE_VARIABLE}={kubeconfig}; nothing is started or stopped")
-    ours = binaries.find_binaries(environment) or Path()
-    return Cluster(kubeconfig, _own_or_path(ours, "kubectl"), _own_or_path(ours, "helm"), None)
+    return Cluster(kubeconfig, _own_or_path("kubectl", environment), _own_or_path("helm", environment), None)
 
 
 def running_cluster(state: Path) -> Cluster | None:
@@ -121,7 +120,7 @@ def running_cluster(state: Path) -> Cluster | None:
 
 def start_control_plane(state: Path, *, with_controllers: bool = False, ends_with_parent: bool = False) -> Cluster:
     prerequisites.check(prerequisites.CONTROL_PLANE)
-    programs = _built_programs()
+    programs = _built_programs(binaries.OF_CONTROL_PLANE)
     _claim(state)
     began = time.monotonic()
     control_plane = ControlPlane(programs, state, loopback_site(ends_with_parent=ends_with_parent))
@@ -139,7 +138,7 @@ def start_control_plane(state: Path, *, with_controllers: bool = False, ends_wit
 def start_cluster(state: Path) -> Cluster:
     """Starts everything; on failure everything is stopped again, and the error ends with the log that explains it."""
     prerequisites.check([*prerequisites.CONTROL_PLANE, *prerequisites.NODE], as_root=True)
-    programs = _built_programs()
+    programs = _built_programs(binaries.OF_CLUSTER)
     if network.exists():
         raise ClusterError(
             f"network namespace {network.NAMESPACE} exists: another cluster runs, or `make cluster-down` is due"
@@ -224,9 +223,9 @@ def _claim(state: Path) -> None:
     state.mkdir(parents=True, mode=0o700)
 
 
-def _built_programs() -> Path:
+def _built_programs(names: frozenset[str]) -> Path:
     folder = binaries.binaries_folder()
-    if absent := binaries.missing(folder):
+    if absent := binaries.missing(folder, names):
         names = ", ".join(program.name for program in absent)
         raise ClusterError(f"not built yet: {names}: run `make cluster-binaries`")
     return folder
@@ -237,9 +236,9 @@ def _cluster_at(state: Path, programs: Path) -> Cluster:
     return Cluster(kubeconfig, programs / "kubectl", programs / "helm", state)
 
 
-def _own_or_path(folder: Path, program: str) -> Path:
-    own = folder / program
-    found = own if own.exists() else prerequisites.find_program(program)
+def _own_or_path(program: str, environment: Mapping[str, str]) -> Path:
+    folder = binaries.find_binaries(frozenset({program}), environment)
+    found = prerequisites.find_program(program) if folder is None else folder / program
     if found is None:
         raise ClusterError(f"{program} is neither built (`make cluster-binaries`) nor on PATH")
     return found

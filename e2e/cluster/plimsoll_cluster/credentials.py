@@ -56,6 +56,10 @@ class Credentials:
         name = party if isinstance(party, str) else party.name
         return self.folder / f"{name}.kubeconfig"
 
+    def token(self, party: Party) -> str:
+        kubeconfig = yaml.safe_load(self.kubeconfig(party).read_text())
+        return str(kubeconfig["users"][0]["user"]["token"])
+
     def make(self, server: str, addresses: Sequence[str]) -> None:
         """`server`: the URL in the kubeconfigs; `addresses`: the IP addresses at which the API server is reached."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -27,7 +27,7 @@ def remove_all(state: Path) -> None:
     cgroups.remove()
     for socket in sockets:
         socket.unlink(missing_ok=True)
-    for result in Path("/var/lib/cni/results").glob("plimsoll-*"):  # kept there by containerd, whatever its own root
+    for result in _network_results():
         result.unlink(missing_ok=True)
 
 
@@ -52,6 +52,14 @@ def _shim_sockets(state: Path) -> Iterator[Path]:
     """The sockets of shims lie outside the state folder; each one's bundle names its own."""
     for address in (state / "containerd").glob("state/io.containerd.runtime.v2.task/*/*/address"):
         yield Path(address.read_text().removeprefix("unix://"))
+
+
+def _network_results() -> Iterator[Path]:
+    """Notes about each pod's network that containerd keeps in one place, whatever its own root."""
+    results = Path("/var/lib/cni/results")
+    for result in results.glob("plimsoll-*-eth0"):
+        pod = result.name.removeprefix("plimsoll-").removesuffix("-eth0")
+        yield from (result, results / f"cni-loopback-{pod}-lo")
 
 
 def _kill(pids: Iterable[int]) -> None:

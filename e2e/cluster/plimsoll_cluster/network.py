@@ -52,8 +52,8 @@ def make() -> None:
 
 
 def remove() -> None:
-    if exists():
-        run(["ip", "netns", "delete", NAMESPACE])
-    # The namespace lives on while a process is in it; the cable goes now, whoever is left.
+    """The cable first: with the namespace it would go too, but a moment later, or not while a process lingers there."""
     if Path(f"/sys/class/net/{_HOST_END}").exists():
         run(["ip", "link", "delete", _HOST_END])
+    if exists():
+        run(["ip", "netns", "delete", NAMESPACE])

@@ -13,7 +13,6 @@ from pathlib import Path
 import yaml
 
 from plimsoll_cluster import cgroups, images
-from plimsoll_cluster.commands import ClusterError
 from plimsoll_cluster.control_plane import POD_RANGE, ControlPlane
 from plimsoll_cluster.credentials import NODE_NAME
 from plimsoll_cluster.network import NODE_ADDRESS
@@ -147,10 +146,10 @@ class Node:
         self._control_plane.start_server("coredns", [f"-conf={config}"])
 
     def _is_ready(self) -> bool:
-        try:
-            node = json.loads(self._control_plane.kubectl("get", "node", NODE_NAME, "-o", "json"))
-        except ClusterError:  # it has not registered yet
+        answer = self._control_plane.get(f"/api/v1/nodes/{NODE_NAME}")
+        if answer is None:  # it has not registered yet
             return False
+        node = json.loads(answer)
         conditions = {condition["type"]: condition["status"] for condition in node["status"].get("conditions", [])}
         return conditions.get("Ready") == "True"
 
