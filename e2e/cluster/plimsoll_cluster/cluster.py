@@ -226,8 +226,8 @@ def _claim(state: Path) -> None:
 def _built_programs(names: frozenset[str]) -> Path:
     folder = binaries.binaries_folder()
     if absent := binaries.missing(folder, names):
-        names = ", ".join(program.name for program in absent)
-        raise ClusterError(f"not built yet: {names}: run `make cluster-binaries`")
+        listed = ", ".join(program.name for program in absent)
+        raise ClusterError(f"not built yet: {listed}: run `make cluster-binaries`")
     return folder
 
 

@@ -147,4 +147,5 @@ def _gone_within(server: Server, seconds: float) -> bool:
 def _collect(server: Server) -> None:
     """A child of ours that has ended stays a zombie until someone asks; another's child is not ours to ask about."""
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(server.pid, os.WNOHANG if is_alive(server) else 0)  # its last threads may take a moment
+        has_ended = start_ticks(server.pid) is None
+        os.waitpid(server.pid, 0 if has_ended else os.WNOHANG)  # its last threads may take a moment
