@@ -1,7 +1,7 @@
 """`plimsoll serve`: flags to configuration to service to app. The only place where the runtime is put together.
 
 Owns the composition and nothing else. Exit codes: 0 after a drain, 1 when the server cannot start or its engine died
-(one sentence on standard error), 2 for wrong flags.
+(one sentence, see contract/last_words.py), 2 for wrong flags.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from plimsoll_runtime.admission.admit import Admission, Patience
 from plimsoll_runtime.admission.house import House
 from plimsoll_runtime.contract.command_line import parse_flags
 from plimsoll_runtime.contract.config import RuntimeConfig
+from plimsoll_runtime.contract.last_words import give_up
 from plimsoll_runtime.engine.engine import Engine
 from plimsoll_runtime.engine.thread import EngineThread
 from plimsoll_runtime.lifecycle import StartError, listen, run_server
@@ -41,8 +42,7 @@ def serve(arguments: Sequence[str]) -> int:
         app = build_app(front)
         sock = listen(config.host, config.port)
     except (StartError, ValueError, OSError) as error:
-        print(f"plimsoll serve: {error}", file=sys.stderr)
-        return 1
+        return give_up("serve", str(error))
     load = functools.partial(_load_and_announce, front, sock)
     return asyncio.run(run_server(app, front, sock, load, grace_seconds(config)))
 

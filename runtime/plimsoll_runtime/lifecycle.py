@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from plimsoll_runtime.connection import BoundedHeads
 from plimsoll_runtime.contract.config import field_names
+from plimsoll_runtime.contract.last_words import give_up
 from plimsoll_runtime.routes.front import Front
 
 LAST_WORDS_SECONDS = 2.0
@@ -104,15 +105,14 @@ async def _until_stopped(front: Front, stop: _Stop, load: Callable[[], Awaitable
     try:
         loading.result()
     except StartError as error:
-        print(f"plimsoll serve: {error}", file=sys.stderr, flush=True)
-        return 1
+        return give_up("serve", str(error))
     assert front.service is not None, "loading without an error sets the service"
     service = front.service
     crashed = asyncio.ensure_future(service.crashed.wait())
     if await _first(stop.first.wait(), crashed) is crashed:
-        print("plimsoll serve: the engine stopped, see the log above", file=sys.stderr, flush=True)
+        code = give_up("serve", "the engine stopped: the log says why")
         await asyncio.sleep(LAST_WORDS_SECONDS / 2)
-        return 1
+        return code
     print("plimsoll serve: stopping: no new work, running requests may finish", file=sys.stderr, flush=True)
     service.begin_drain()
     await _first(stop.second.wait(), asyncio.ensure_future(service.drain(grace_seconds)))

@@ -34,6 +34,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "generate": Command(
             "plimsoll_operator.generate:main", "write the reference pages from the contract", "operator"
         ),
+        "fetch": Command("plimsoll_runtime.fetch:main", "bring a model from a Hugging Face hub into a folder", "fetch"),
     }
 )
 NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
