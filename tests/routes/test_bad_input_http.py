@@ -318,7 +318,12 @@ def test_long_stop_strings_are_prepared_once_for_all_choices(
     """B136: each of 128 choices prepared them for itself, on the event loop."""
     prepared: list[str] = []
     prepare = stop_strings._fallbacks
-    monkeypatch.setattr(stop_strings, "_fallbacks", lambda stop: (prepared.append(stop), prepare(stop))[1])
+
+    def noting(stop: str) -> list[int]:
+        prepared.append(stop)
+        return prepare(stop)
+
+    monkeypatch.setattr(stop_strings, "_fallbacks", noting)
     stop = "x" * 65_536
     assert ask(server.client, COMPLETIONS, {"n": 16, "STOP": stop, "LIMIT": 1}).status_code == 200
     assert prepared == [stop]

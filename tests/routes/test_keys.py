@@ -12,13 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 from starlette.routing import Route
+from starlette.types import Message
 
 from doubles.server import ScriptedServer, scripted_server
 from plimsoll_runtime.__main__ import new_front, serve
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.contract.config import RuntimeConfig
+from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.routes.app import build_app
-from plimsoll_runtime.routes.keys import KeyFile
+from plimsoll_runtime.routes.keys import KeyFile, KeyMiddleware
 from routes.four_routes import CHAT, RESPONSES, ROUTES, ask, body_of, error_of, every_route, send
 
 KEY, OTHER_KEY, WRONG = "sk-right-0123456789", "sk-other-9876543210", "sk-wrong-5555555555"
@@ -122,15 +124,22 @@ def test_a_key_is_taken_in_both_styles_on_every_route(server: ScriptedServer, ro
         assert server.client.post(route, json=body_of(route), headers=headers).status_code == 200, case
 
 
-def test_a_websocket_is_closed(server: ScriptedServer) -> None:
+async def test_a_websocket_is_closed_before_any_route(key_file: Path) -> None:
     """B131: the middleware let everything pass that was not plain HTTP."""
-    upgrade = {
-        "connection": "upgrade",
-        "upgrade": "websocket",
-        "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
-        "sec-websocket-version": "13",
-    }
-    assert server.client.get(endpoints.MODELS, headers=upgrade).status_code == 403
+    sent: list[Message] = []
+
+    async def open_to_all(*_: object) -> None:
+        raise AssertionError("a websocket reached the routes without a key")
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send_(message: Message) -> None:
+        sent.append(message)
+
+    middleware = KeyMiddleware(open_to_all, KeyFile(key_file), Meters())
+    await middleware({"type": "websocket", "path": endpoints.MODELS, "headers": []}, receive, send_)
+    assert [message["type"] for message in sent] == ["websocket.close"]
 
 
 def test_one_tenant_does_not_see_the_answers_of_another(server: ScriptedServer) -> None:
