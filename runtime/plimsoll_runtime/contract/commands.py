@@ -35,6 +35,9 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "plimsoll_operator.generate:main", "write the reference pages from the contract", "operator"
         ),
         "fetch": Command("plimsoll_runtime.fetch:main", "bring a model from a Hugging Face hub into a folder", "fetch"),
+        "probe-routes": Command(
+            "plimsoll_runtime.probe_routes:main", "ask every route for too much, and expect one answer", "runtime"
+        ),
     }
 )
 NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
@@ -88,8 +91,8 @@ def _unknown(name: str) -> str:
 
 def _overview() -> str:
     lines = ["usage: plimsoll COMMAND [arguments]", ""]
-    lines += [f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()]
-    lines += [f"  {name:<10} not built yet: {summary}" for name, summary in NOT_BUILT.items()]
+    lines += [f"  {name:<12} {command.summary}" for name, command in COMMANDS.items()]
+    lines += [f"  {name:<12} not built yet: {summary}" for name, summary in NOT_BUILT.items()]
     return "\n".join([*lines, "", "plimsoll COMMAND --help explains one."])
 
 
