@@ -10,12 +10,10 @@ import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from doubles.server import ScriptedServer, scripted_server, wait_until
-from plimsoll_runtime import connection
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.routes import intake
 from plimsoll_runtime.routes.app import DIALECTS
@@ -34,6 +32,7 @@ from routes.four_routes import (
     raw_body_of,
     send,
 )
+from routes.raw_http import all_of, begun_post
 
 MAX_BODY_BYTES = 1024 * 1024
 POSTS = (*ROUTES, endpoints.COUNT_TOKENS, endpoints.DECIDE_BUDGET, endpoints.TOKENIZE, endpoints.DETOKENIZE)
@@ -214,10 +213,10 @@ def test_an_unknown_model_is_404_in_its_dialect(server: ScriptedServer, route: s
 @every_post
 def test_a_large_body_is_413_before_it_is_read(server: ScriptedServer, path: str) -> None:
     """B136: 27 MB were templated before any check. Nothing of a declared gigabyte is read, and chunks only so far."""
-    with _raw(server, path, "content-length: 1000000000") as connected:
+    with begun_post(server, path, "content-length: 1000000000") as connected:
         connected.sendall(b"{")
         _assert_refused(connected, path, 413)
-    with _raw(server, path, "transfer-encoding: chunked") as connected:
+    with begun_post(server, path, "transfer-encoding: chunked") as connected:
         chunk = b"40000\r\n" + b" " * 0x40000 + b"\r\n"
         with contextlib.suppress(ConnectionError):  # the server stopped listening in the middle of one
             for _ in range(2 * MAX_BODY_BYTES // 0x40000):
@@ -229,68 +228,9 @@ def test_a_large_body_is_413_before_it_is_read(server: ScriptedServer, path: str
 def test_a_slow_body_is_408(server: ScriptedServer, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """B136: one byte a second held a connection for ever."""
     monkeypatch.setattr(intake, "BODY_SECONDS", 0.05)
-    with _raw(server, path, "content-length: 100") as connected:
+    with begun_post(server, path, "content-length: 100") as connected:
         connected.sendall(b"{")
         _assert_refused(connected, path, 408)
-
-
-def test_a_slow_head_ends_the_connection(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B136: a connection that never sent a whole head was held for ever, before anybody had shown a key."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.05)
-    for begun in (b"", b"GET /livez HTTP/1.1\r\nHost: x\r\n"):
-        with _connected(server) as connected:
-            connected.sendall(begun)
-            assert connected.recv(100) == b""
-
-
-def test_an_endless_head_ends_the_connection(server: ScriptedServer) -> None:
-    """B136: a header of 100 MB was held in memory, before anybody had shown a key."""
-    for piece in (b"x" * 4096, b"x: y\r\n" * 1000):
-        with _connected(server) as connected:
-            connected.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nx: ")
-            with pytest.raises(ConnectionError):  # noqa: PT012
-                for _ in range(2000):
-                    connected.sendall(piece)
-
-
-def test_many_headers_are_fine(server: ScriptedServer) -> None:
-    """B136: 200 lines are unusual, and small."""
-    headers = {f"x-{number}": "y" * 100 for number in range(200)}
-    assert server.client.get(endpoints.LIVEZ, headers=headers).status_code == 200
-
-
-def test_a_kept_connection_may_rest(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound on heads must not end a connection while an answer is computed, nor between two requests."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.05)
-    get = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
-    with _connected(server) as connected:
-        connected.sendall(get)
-        assert b"200 OK" in _one_answer(connected)
-        rested = threading.Event()
-        server.loop.call_soon_threadsafe(server.loop.call_later, 0.15, rested.set)
-        rested.wait(5)
-        connected.sendall(get)
-        assert b"200 OK" in _one_answer(connected)
-
-
-SMUGGLED: dict[str, str] = {
-    "two-lengths": "content-length: 5\r\ncontent-length: 6",
-    "length-and-chunks": "content-length: 5\r\ntransfer-encoding: chunked",
-    "signed-length": "content-length: +5",
-    "odd-length": "content-length: \xb2",
-    "negative-length": "content-length: -5",
-    "unknown-coding": "transfer-encoding: xchunked",
-    "space-in-name": "content-length : 5",
-}
-
-
-@pytest.mark.parametrize("headers", SMUGGLED.values(), ids=SMUGGLED)
-def test_a_head_with_two_meanings_ends_the_connection(server: ScriptedServer, headers: str) -> None:
-    with _raw(server, COMPLETIONS, headers) as connected:
-        connected.sendall(b"5\r\n{}   \r\n0\r\n\r\n")
-        received = _all_of(connected)
-        assert received.startswith(b"HTTP/1.1 4")
-        assert received.count(b"HTTP/1.1") == 1
 
 
 MANY: list[tuple[str, dict[str, Any]]] = [
@@ -352,7 +292,7 @@ def _noting_thread(convert: Any, threads: list[str]) -> Any:
 def test_a_client_that_leaves_in_its_body_leaves_nothing(server: ScriptedServer) -> None:
     """The place in the house is taken after the body, so half a body takes none."""
     for path in POSTS:
-        with _raw(server, path, "content-length: 100") as connected:
+        with begun_post(server, path, "content-length: 100") as connected:
             connected.sendall(b"{")
     assert server.front.service is not None
     house = server.front.service.house
@@ -360,25 +300,9 @@ def test_a_client_that_leaves_in_its_body_leaves_nothing(server: ScriptedServer)
     assert ask(server.client, CHAT).status_code == 200
 
 
-@contextlib.contextmanager
-def _connected(server: ScriptedServer) -> Iterator[socket.socket]:
-    address = urlsplit(server.url)
-    with socket.create_connection((address.hostname, address.port), timeout=20) as connected:
-        yield connected
-
-
-@contextlib.contextmanager
-def _raw(server: ScriptedServer, path: str, headers: str) -> Iterator[socket.socket]:
-    """A connection on which a POST of JSON has begun."""
-    with _connected(server) as connected:
-        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}\r\n\r\n"
-        connected.sendall(head.encode("latin-1"))
-        yield connected
-
-
 def _assert_refused(connected: socket.socket, path: str, status: int) -> None:
     """One whole answer in the path's dialect, and then the end of the connection."""
-    head, _, body = _all_of(connected).partition(b"\r\n\r\n")
+    head, _, body = all_of(connected).partition(b"\r\n\r\n")
     assert head.startswith(f"HTTP/1.1 {status} ".encode()), head
     assert b"connection: close" in head
     error = json.loads(body)["error"]
@@ -386,19 +310,3 @@ def _assert_refused(connected: socket.socket, path: str, status: int) -> None:
         assert error["type"] == ("request_too_large" if status == 413 else "invalid_request_error")
     else:
         assert error["code"] == ("request_too_large" if status == 413 else "request_timeout")
-
-
-def _one_answer(connected: socket.socket) -> bytes:
-    """The answer of `/livez` on a connection that stays open."""
-    received = b""
-    while not received.endswith(b"}"):
-        received += connected.recv(1000)
-    return received
-
-
-def _all_of(connected: socket.socket) -> bytes:
-    received = b""
-    with contextlib.suppress(ConnectionError):  # bytes that nobody read turn the end into a reset
-        while piece := connected.recv(65_536):
-            received += piece
-    return received
