@@ -45,9 +45,8 @@ def status(chosen: argparse.Namespace) -> int:
     servers = ProcessTable(chosen.state).servers()
     for server in servers:
         print(f"{server.name:24} {server.pid:>8} {'running' if is_alive(server) else 'DEAD'}")
-    running = cluster.running_cluster(chosen.state)
-    print(f"kubeconfig: {running.kubeconfig}" if running else f"no whole cluster runs from {chosen.state}")
-    return 0 if running else 3
+    print(f"whole cluster: {'yes' if cluster.running_cluster(chosen.state) else 'no'} (state in {chosen.state})")
+    return 0 if servers and all(is_alive(server) for server in servers) else 3
 
 
 def build_binaries(_: argparse.Namespace) -> None:

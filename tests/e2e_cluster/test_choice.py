@@ -49,9 +49,24 @@ def test_the_state_folder(environment: dict[str, str], folder: str) -> None:
 
 def test_a_cluster_with_a_dead_server_is_not_running(tmp_path: Path) -> None:
     table = ProcessTable(tmp_path)
+    (tmp_path / "whole-cluster").write_text(Path("/proc/sys/kernel/random/boot_id").read_text())
+    table.start("kubelet", ["sleep", "60"])
     table.start("etcd", ["sleep", "0.2"])
     table.wait_until("it ended", lambda: table.dead() == ["etcd"], blame="etcd", timeout_seconds=10)
     assert cluster.running_cluster(tmp_path) is None
+    table.stop()
+
+
+def test_a_control_plane_alone_is_not_taken_for_a_cluster(tmp_path: Path) -> None:
+    """`make cluster` would have said that all is well, and no pod would ever have run."""
+    table = ProcessTable(tmp_path)
+    table.start("etcd", ["sleep", "60"])
+    assert cluster.running_cluster(tmp_path) is None
+    (tmp_path / "whole-cluster").write_text(Path("/proc/sys/kernel/random/boot_id").read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plimsoll_cluster.binaries.binaries_folder", lambda: Path("/bin"))
+        assert cluster.running_cluster(tmp_path) is not None
+    table.stop()
 
 
 def test_stopping_removes_the_state_and_what_ran_from_it(tmp_path: Path) -> None:

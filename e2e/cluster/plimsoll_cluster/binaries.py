@@ -93,7 +93,7 @@ def build(environment: Mapping[str, str] = os.environ) -> Path:
 def go_version() -> str:
     try:
         return run(["go", "env", "GOVERSION"], environment=dict(os.environ)).strip()
-    except FileNotFoundError:
+    except ClusterError:
         raise ClusterError("go is not on PATH: install Go 1.26 or newer") from None
 
 

@@ -111,9 +111,9 @@ def outside_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | No
 
 
 def running_cluster(state: Path) -> Cluster | None:
-    """The cluster that `state` describes, when all its servers are alive."""
+    """The whole cluster that `state` describes, when all its servers are alive."""
     servers = ProcessTable(state).servers()
-    if not servers or not all(is_alive(server) for server in servers):
+    if not _is_whole(state) or not servers or not all(is_alive(server) for server in servers):
         return None
     return _cluster_at(state, binaries.binaries_folder())
 

@@ -33,16 +33,21 @@ def run(
     timeout_seconds: float = 600,
 ) -> str:
     """Returns what `command` printed; raises ClusterError with the end of its complaint when it fails."""
-    finished = subprocess.run(
-        [str(word) for word in command],
-        input=stdin,
-        env=clean_environment() if environment is None else dict(environment),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=timeout_seconds,
-        check=False,
-    )
+    try:
+        finished = subprocess.run(
+            [str(word) for word in command],
+            input=stdin,
+            env=clean_environment() if environment is None else dict(environment),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise ClusterError(f"{command[0]} is not there: `make cluster-binaries` or the packages bring it") from error
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"`{command[0]}` did not end within {timeout_seconds:.0f} s") from error
     if finished.returncode != 0:
         complaint = (finished.stderr.strip() or finished.stdout.strip())[-3000:]
         words = " ".join(str(word) for word in command[:6])

@@ -48,7 +48,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 """
 
 _DNS_CONFIG = """\
-.:53 {{
+cluster.local:53 in-addr.arpa:53 {{
     bind {address}
     errors
     ready {address}:{ready_port}
@@ -56,7 +56,10 @@ _DNS_CONFIG = """\
         kubeconfig {kubeconfig}
     }}
     cache 5
-    # Nothing outside can be resolved from here: say so at once.
+}}
+# Nothing outside can be resolved from here: say so at once. (In one block with `kubernetes` it would answer first.)
+.:53 {{
+    bind {address}
     template ANY ANY . {{
         rcode NXDOMAIN
     }}

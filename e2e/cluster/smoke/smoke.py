@@ -52,7 +52,7 @@ def what_is_outside_is_not(cluster: Cluster) -> str:
 
 
 def logs_are_read(cluster: Cluster) -> str:
-    return cluster.kubectl("logs", "deployment/echo", "--namespace=smoke")
+    return cluster.kubectl("logs", "deployment/echo", "--namespace=smoke", "--tail=1")
 
 
 def events_are_told(cluster: Cluster) -> str:
@@ -72,4 +72,7 @@ def _show(step: Callable[[Cluster], str], cluster: Cluster) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ClusterError as error:
+        sys.exit(f"smoke: {error}")
