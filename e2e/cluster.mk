@@ -4,8 +4,10 @@
 CLUSTER := $(BIN)/python e2e/cluster/cluster.py
 RUNTIME_IMAGE := localhost/plimsoll/runtime:dev
 OPERATOR_IMAGE := localhost/plimsoll/operator:dev
-# A folder of wheels beside the checkout is seen by the builds, as it is by `make venv`.
-IMAGE_WHEELS := $(foreach wheels,$(firstword $(PIP_FIND_LINKS)),--volume $(wheels):/wheels:ro --build-arg PIP_FIND_LINKS=/wheels)
+# Folders of wheels beside the checkout are seen by the builds, as they are by `make venv`; they are not in the images.
+WHEEL_FOLDERS := $(wildcard $(PIP_FIND_LINKS))
+IMAGE_WHEELS := $(foreach folder,$(WHEEL_FOLDERS),--volume $(folder):$(folder):ro) \
+	$(if $(WHEEL_FOLDERS),--build-arg 'PIP_FIND_LINKS=$(WHEEL_FOLDERS)')
 
 .PHONY: cluster-packages cluster-binaries cluster cluster-down cluster-status cluster-images cluster-smoke
 
