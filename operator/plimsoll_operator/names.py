@@ -51,7 +51,6 @@ ANNOTATION_RESTART: Final = f"{GROUP}/restart"
 CONTAINER: Final = "runtime"
 FETCH_CONTAINER: Final = "fetch"
 API_PORT_NAME: Final = "http"
-RESERVED_VOLUME_PREFIX: Final = "plimsoll-"
 
 CONDITION_READY: Final = "Ready"
 CONDITION_ACCEPTED: Final = "Accepted"
@@ -97,7 +96,6 @@ REASON_STALLED: Final = "Stalled"
 REASON_CONSISTENT: Final = "Consistent"
 REASON_NO_REPLICA: Final = "NoReplica"
 REASON_ALL_REQUESTS_REFUSED: Final = "AllRequestsRefused"
-REASON_REQUESTS_ANSWERED: Final = "RequestsAnswered"
 
 
 def selector_labels(server: str) -> dict[str, str]:

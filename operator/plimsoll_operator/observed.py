@@ -38,7 +38,7 @@ class BudgetReading:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """A pod's counters at `at` (seconds on any steady clock): requests ended, and refusals by reason, over all routes."""
+    """A pod's counters at `at` (seconds of a steady clock): requests ended, and refusals by reason, over all routes."""
 
     at: float
     ended: int
