@@ -1,0 +1,84 @@
+"""The chart's files against each other and against the project, without Helm."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plimsoll_operator.names import GROUP, KIND, PLURAL, VERSION
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "plimsoll"
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+CHART_FILE: dict[str, Any] = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OF_A_POD = {"resources", "affinity"}
+"""Kubernetes' own objects, passed on as they are: the API server knows them."""
+HELMS_OWN = {"global"}
+
+
+def schema_paths(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, part in schema.get("properties", {}).items():
+        yield f"{path}{name}", part
+        yield from schema_paths(part, f"{path}{name}.")
+
+
+def value_paths(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        yield f"{path}{name}", value
+        if isinstance(value, dict) and f"{path}{name}" not in OF_A_POD:
+            yield from value_paths(value, f"{path}{name}.")
+
+
+def test_schema_and_values_name_the_same_things() -> None:
+    assert {path for path, _ in schema_paths(SCHEMA)} - HELMS_OWN == {path for path, _ in value_paths(VALUES)}
+
+
+def test_every_value_is_described_and_of_its_type() -> None:
+    types = {"string": str, "boolean": bool, "integer": int, "object": dict, "array": list}
+    values = dict(value_paths(VALUES))
+    for path, part in schema_paths(SCHEMA):
+        assert part["description"].endswith("."), path
+        if path not in HELMS_OWN:
+            assert type(values[path]) is types[part["type"]], path
+            assert values[path] in part.get("enum", [values[path]]), path
+
+
+def test_every_object_is_closed_or_named_here_as_kubernetes_own() -> None:
+    assert SCHEMA["additionalProperties"] is False
+    for path, part in schema_paths(SCHEMA):
+        if part["type"] == "object" and path not in OF_A_POD | HELMS_OWN:
+            assert part["additionalProperties"] in (False, {"type": "string"}), path
+
+
+def test_chart_and_project_have_one_version() -> None:
+    assert CHART_FILE["version"] == CHART_FILE["appVersion"] == PROJECT["version"]
+
+
+def test_artifact_hub_is_told_of_the_images_and_the_kind_that_there_are() -> None:
+    annotations = CHART_FILE["annotations"]
+    images = {image["name"]: image["image"] for image in yaml.safe_load(annotations["artifacthub.io/images"])}
+    version = PROJECT["version"]
+    assert images == {
+        "operator": f"{VALUES['image']['repository']}:{version}",
+        "runtime": f"{VALUES['runtimeImage']['repository']}:{version}",
+    }
+    (crd,) = yaml.safe_load(annotations["artifacthub.io/crds"])
+    assert (crd["kind"], crd["version"], crd["name"]) == (KIND, VERSION, f"{PLURAL}.{GROUP}")
+    (example,) = yaml.safe_load(annotations["artifacthub.io/crdsExamples"])
+    assert (example["apiVersion"], example["kind"]) == (f"{GROUP}/{VERSION}", KIND)
+    assert annotations["artifacthub.io/license"] == PROJECT["license"]
+
+
+@pytest.mark.parametrize("side", ["operator", "runtime"])
+def test_images_run_as_a_numbered_user_with_the_program_as_process_1(side: str) -> None:
+    lines = (ROOT / side / "Containerfile").read_text(encoding="utf-8").splitlines()
+    last_stage = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM ")) :]
+    assert "USER 65532:65532" in last_stage
+    assert 'ENTRYPOINT ["plimsoll"]' in last_stage
+    assert "ARG BASE_IMAGE=docker.io/library/python:3.11-slim" in lines
