@@ -21,7 +21,7 @@ export HF_HUB_OFFLINE := 1
 .PHONY: help venv demo serve test lint typecheck verify bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## Create .venv with everything pinned in constraints.txt, and the sample model
 
@@ -54,6 +54,8 @@ verify: $(INSTALLED) ## Check that generated pages are what the contract says
 
 bench: $(INSTALLED) ## Measure this machine against its yardsticks, as a table and as JSON in .artifacts/
 	$(BIN)/python benchmarks/run.py
+
+include e2e/cluster.mk
 
 clean: ## Remove everything that these targets make, .venv included
 	rm -rf $(VENV) .artifacts build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
