@@ -10,11 +10,16 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from plimsoll_operator import names
-from plimsoll_operator.pod_template import OperatorSettings, grace_seconds, pod_template
+from plimsoll_operator.pod_template import (
+    DEFAULT_OPERATOR_NAMESPACE,
+    OperatorSettings,
+    grace_seconds,
+    pod_template,
+)
 from plimsoll_operator.spec import InferenceServer
 from plimsoll_runtime.contract.endpoints import DEFAULT_PORT
 
-__all__ = ["CHILD_KINDS", "OperatorSettings", "desired"]
+__all__ = ["CHILD_KINDS", "DEFAULT_OPERATOR_NAMESPACE", "OperatorSettings", "desired"]
 
 CHILD_KINDS: Final[tuple[tuple[str, str], ...]] = (
     ("v1", "ServiceAccount"),
@@ -47,11 +52,10 @@ def desired(server: InferenceServer, settings: OperatorSettings) -> tuple[dict[s
 
 
 def _object(server: InferenceServer, kind: str, *, name: str | None = None, **content: Any) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "name": server.name if name is None else name,
-        "namespace": server.namespace,
-        "labels": names.child_labels(server.name),
-    }
+    metadata: dict[str, Any] = {"name": server.name if name is None else name}
+    if server.metadata.namespace is not None:
+        metadata["namespace"] = server.metadata.namespace
+    metadata["labels"] = names.child_labels(server.name)
     if server.metadata.uid is not None:
         metadata["ownerReferences"] = [_owner(server, server.metadata.uid)]
     return {"apiVersion": API_VERSIONS[kind], "kind": kind, "metadata": metadata, **content}
@@ -99,7 +103,7 @@ def _network_policy(server: InferenceServer, settings: OperatorSettings) -> dict
     given = [peer.model_dump(mode="json", by_alias=True, exclude_unset=True) for peer in peers or ()]
     operator = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.operator_namespace}},
-        "podSelector": {"matchLabels": dict(settings.operator_labels)} if settings.operator_labels else {},
+        "podSelector": {"matchLabels": dict(settings.operator_labels)},
     }
     sources = [*(everybody if peers is None else given), operator]
     return {

@@ -1,7 +1,8 @@
-"""`plimsoll generate [--check]`: writes the pages that follow from the contract, or says which ones are stale.
+"""`plimsoll generate [--check]`: writes what follows from the contract, or says which files are stale.
 
-Owns the wording around the tables; every name, unit, bound and default comes from the contract. In: the contract. Out:
-files below docs/reference/. Invariant: the same contract gives the same bytes, so a difference is a forgotten run.
+Owns the wording around the tables; every name, unit, bound and default comes from the contract and the workload's
+fields. In: those. Out: pages below docs/reference/, the CRD below crds/ and in the chart, and its reference.
+Invariant: the same contract gives the same bytes, so a difference is a forgotten run.
 """
 
 import argparse
@@ -10,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from plimsoll_operator.crd import crd_yaml
+from plimsoll_operator.crd_reference import reference_page
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.contract.command_line import flag_name
 from plimsoll_runtime.contract.config import RuntimeConfig
@@ -17,6 +20,7 @@ from plimsoll_runtime.contract.metrics import METRICS
 from plimsoll_runtime.contract.wording import allowed_values, default_text, value_schema
 
 HEADER: Final = "<!-- Written by `plimsoll generate`. Do not edit. -->\n\n"
+YAML_HEADER: Final = "# Written by `plimsoll generate`. Do not edit.\n"
 OTHER_PATHS: Final[tuple[tuple[str, str, str], ...]] = (
     ("POST", endpoints.COUNT_TOKENS, "Prompt tokens of a messages request, without running it"),
     ("GET", endpoints.MODELS, "The served model with its effective limits"),
@@ -57,7 +61,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def reference_pages() -> Mapping[str, str]:
     """Path below the project's folder -> text, of everything that is generated."""
-    return {"docs/reference/serve-flags.md": _flags_page(), "docs/reference/http.md": _http_page()}
+    return {
+        "docs/reference/serve-flags.md": _flags_page(),
+        "docs/reference/http.md": _http_page(),
+        "crds/inferenceservers.yaml": YAML_HEADER + crd_yaml(),
+        "crds/REFERENCE.md": HEADER + reference_page(),
+        "charts/plimsoll/files/inferenceservers.yaml": YAML_HEADER + crd_yaml(),
+    }
 
 
 def _parser() -> argparse.ArgumentParser:

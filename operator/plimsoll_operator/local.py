@@ -1,10 +1,10 @@
 """`plimsoll up -f FILE`: runs InferenceServer manifests on this machine without a cluster.
 
 Owns the processes: one runtime per manifest, the same flags as in a cluster, ports counting up in the order of the
-file, one replica each. In: a YAML file. Out: an exit code: the first non-zero one of its servers, 2 for a wrong
-manifest. It knows nothing of what a server does. Invariants: when one server ends, all are told to; on SIGTERM or
-SIGINT the servers drain, on a second their drain is cut short, on a third they are killed; no server outlives this
-process.
+file, one replica each; fields that need a cluster are named and left aside. In: a YAML file. Out: an exit code: the
+first non-zero one of its servers, 2 for a wrong manifest. It knows nothing of what a server does. Invariants: when one
+server ends, all are told to; on SIGTERM or SIGINT the servers drain, on a second their drain is cut short, on a third
+they are killed; no server outlives this process.
 """
 
 import argparse
@@ -20,9 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-import yaml
-
-from plimsoll_operator.spec import InferenceServer, ManifestError, read_manifest, to_runtime_config
+from plimsoll_operator.manifest_file import read_manifests
+from plimsoll_operator.spec import ManifestError, fields_for_clusters, to_runtime_config
 from plimsoll_runtime.contract.command_line import render_flags
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.endpoints import DEFAULT_PORT
@@ -39,6 +38,8 @@ class LocalServer:
     name: str
     replicas: int
     config: RuntimeConfig
+    left_aside: tuple[str, ...] = ()
+    """Fields of the manifest that mean something in a cluster only."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def read_servers(file: Path, first_port: int) -> list[LocalServer]:
     """Every server of the file with its port. Raises ManifestError."""
-    manifests = _manifests(file)
+    manifests = read_manifests(file)
     if not manifests:
         raise ManifestError(f"{file} holds no manifest")
     if not 1 <= first_port <= LAST_PORT + 1 - len(manifests):
@@ -65,7 +66,8 @@ def read_servers(file: Path, first_port: int) -> list[LocalServer]:
             config = to_runtime_config(manifest, port=first_port + number)
         except ManifestError as error:
             raise ManifestError(f"{place}: {error}") from None
-        servers.append(LocalServer(manifest.name, manifest.replicas, config))
+        left_aside = tuple(field for field in fields_for_clusters(manifest) if field != "spec.replicas")
+        servers.append(LocalServer(manifest.name, manifest.replicas, config, left_aside))
     return servers
 
 
@@ -93,40 +95,6 @@ def _parser() -> argparse.ArgumentParser:
         "--port", type=int, default=DEFAULT_PORT, help="port of the first server; the next take the next (%(default)s)"
     )
     return parser
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, as the API server does, where YAML keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for number, key in enumerate(keys):
-            if key in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _manifests(file: Path) -> list[tuple[str, InferenceServer]]:
-    """(place in the file, manifest) of every document that is not empty."""
-    try:
-        documents = list(yaml.load_all(file.read_text(encoding="utf-8"), _UniqueKeyLoader))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"cannot read {file}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ManifestError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
-    manifests: list[tuple[str, InferenceServer]] = []
-    for number, document in enumerate(documents, 1):
-        if document is None:
-            continue
-        place = f"{file}, document {number}"
-        try:
-            manifest = read_manifest(document)
-        except ManifestError as error:
-            raise ManifestError(f"{place}: {error}") from None
-        if manifest.name in [other.name for _, other in manifests]:
-            raise ManifestError(f"{place}: metadata.name {manifest.name} was used before; names must differ")
-        manifests.append((place, manifest))
-    return manifests
 
 
 @dataclass(slots=True)
@@ -189,7 +157,11 @@ class _ServerGroup:
 def _started(server: LocalServer) -> str:
     config = server.config
     line = f"{server.name}: starting at http://{config.host}:{config.port}, one replica"
-    return line if server.replicas == 1 else f"{line} (spec.replicas {server.replicas} is for a cluster)"
+    if server.replicas != 1:
+        line += f" (spec.replicas {server.replicas} is for a cluster)"
+    if server.left_aside:
+        line += f"\n{server.name}: not used here, for a cluster only: {', '.join(server.left_aside)}"
+    return line
 
 
 def _die_with(parent: int) -> Callable[[], None]:

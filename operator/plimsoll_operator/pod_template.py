@@ -33,6 +33,8 @@ TERMINATION_LOG: Final = "/dev/termination-log"
 CUDA_RESOURCES: Final = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 """Resources whose devices PyTorch calls cuda; such a pod must not fall back to its processors unseen."""
 
+DEFAULT_OPERATOR_NAMESPACE: Final = "plimsoll-system"
+
 MODEL_VOLUME: Final = f"{RESERVED_VOLUME_PREFIX}model"
 TEMPORARY_VOLUME: Final = f"{RESERVED_VOLUME_PREFIX}tmp"
 KEYS_VOLUME: Final = f"{RESERVED_VOLUME_PREFIX}api-keys"
@@ -48,8 +50,8 @@ class OperatorSettings:
     """
 
     runtime_image: str
-    operator_namespace: str = "plimsoll-system"
-    operator_labels: Mapping[str, str] = field(default_factory=dict)
+    operator_namespace: str = DEFAULT_OPERATOR_NAMESPACE
+    operator_labels: Mapping[str, str] = field(default_factory=lambda: {names.LABEL_OPERATOR: "true"})
     hub_endpoint: str | None = None
 
 

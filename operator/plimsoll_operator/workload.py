@@ -17,7 +17,7 @@ STRICT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 MODEL_PATH: Final = "/models"
 KEYS_PATH: Final = "/etc/plimsoll"
-RESERVED_PATHS: Final = (MODEL_PATH, KEYS_PATH, "/tmp", "/dev", "/proc", "/sys")
+RESERVED_PATHS: Final = (MODEL_PATH, KEYS_PATH, "/tmp")
 RESERVED_VOLUME_PREFIX: Final = "plimsoll-"
 MAX_TEXT: Final = 1024
 
@@ -32,9 +32,10 @@ Name = Annotated[str, StringConstraints(pattern=DNS_PATTERN, max_length=253)]
 Key = Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT)]
 Quantity = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, max_length=32)]
+QualifiedName = Annotated[str, StringConstraints(pattern=QUALIFIED_PATTERN, max_length=317)]
 Labels = Annotated[
     dict[
-        Annotated[str, StringConstraints(pattern=QUALIFIED_PATTERN, max_length=317)],
+        QualifiedName,
         Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)],
     ],
     Field(max_length=32),
@@ -97,8 +98,8 @@ class EnvVariable(Part):
 class Resources(Part):
     """Requests and limits of the runtime container, without the accelerator."""
 
-    requests: Annotated[dict[Key, Quantity], Field(max_length=16)] | None = None
-    limits: Annotated[dict[Key, Quantity], Field(max_length=16)] | None = None
+    requests: Annotated[dict[QualifiedName, Quantity], Field(max_length=16)] | None = None
+    limits: Annotated[dict[QualifiedName, Quantity], Field(max_length=16)] | None = None
 
 
 class Accelerator(Part):
@@ -115,7 +116,7 @@ class Accelerator(Part):
 class Toleration(Part):
     """As in a pod."""
 
-    key: Annotated[str, StringConstraints(pattern=QUALIFIED_PATTERN, max_length=317)] | None = None
+    key: QualifiedName | None = None
     operator: Literal["Exists", "Equal"] | None = None
     value: Annotated[str, StringConstraints(max_length=63)] | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
@@ -208,7 +209,7 @@ class Rollout(Part):
 class LabelRequirement(Part):
     """As in a label selector."""
 
-    key: Annotated[str, StringConstraints(pattern=QUALIFIED_PATTERN, max_length=317)]
+    key: QualifiedName
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     values: Annotated[list[Annotated[str, StringConstraints(max_length=63)]], Field(max_length=32)] | None = None
 

@@ -31,6 +31,9 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "budget": Command(
             "plimsoll_runtime.ask_budget:main", "ask a running server what it would grant a request, and why", "runtime"
         ),
+        "plan": Command(
+            "plimsoll_operator.plan_command:main", "print the objects that the operator would apply", "operator"
+        ),
         "generate": Command(
             "plimsoll_operator.generate:main", "write the reference pages from the contract", "operator"
         ),
@@ -40,9 +43,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         ),
     }
 )
-NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType(
-    {"operator": "runs the operator in a cluster", "plan": "prints the objects that the operator would apply"}
-)
+NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType({"operator": "runs the operator in a cluster"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -49,8 +49,9 @@ class RuntimeConfig(BaseModel):
         ...,
         spec="model.source",
         unit="source",
-        description="Where the model lies: file:///path, package://python_package/file, or a bare path "
-        "(a folder of safetensors in the Hugging Face layout, or one GGUF file).",
+        description="Where the model lies: file:///path or package://python_package/file (a folder of safetensors in "
+        "the Hugging Face layout, or one GGUF file); in a manifest for a cluster also hf://org/name, "
+        "hf://org/name/FILE.gguf, pvc://claim/path or oci://image:tag/path; on the command line also a bare path.",
     )
     served_model_name: Text | None = setting(
         None,
