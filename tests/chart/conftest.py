@@ -1,13 +1,14 @@
-"""Helm, where it is built: `render` makes objects from values, and needs no cluster."""
+"""Helm, where it is built: `render` makes objects from values without a cluster; `cluster` is an API server alone."""
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from plimsoll_cluster.binaries import find_binaries
+from plimsoll_cluster import Cluster, open_control_plane
+from plimsoll_cluster.binaries import OF_CONTROL_PLANE, find_binaries
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "plimsoll"
@@ -50,3 +51,14 @@ def render(template: Template) -> Render:
         return [document for document in yaml.safe_load_all(done.stdout) if document]
 
     return objects
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    if find_binaries(OF_CONTROL_PLANE) is None:
+        pytest.skip("cluster: the control plane is not built here: run make cluster-binaries")
+    with open_control_plane() as opened:
+        for name in ("sys", "a", "b", "lab"):
+            opened.kubectl("create", "namespace", name)
+        opened.kubectl("create", "serviceaccount", "default", "--namespace=sys")  # no controller makes it here
+        yield opened

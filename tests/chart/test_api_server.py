@@ -1,12 +1,11 @@
 """The chart before a real API server: every object is accepted, and the ceilings refuse what is above them."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from plimsoll_cluster import Cluster, ClusterError, open_control_plane
-from plimsoll_cluster.binaries import OF_CONTROL_PLANE, find_binaries
+from plimsoll_cluster import Cluster, ClusterError
 
 from chart.conftest import Render
 from chart.test_rendering import CEILINGS, EVERY_RENDER
@@ -22,17 +21,6 @@ SERVER: Mapping[str, Any] = {
     "replicas": 4,
 }
 SERVER_KIND = {"apiVersion": "plimsoll.dev/v1alpha1", "kind": "InferenceServer"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    if find_binaries(OF_CONTROL_PLANE) is None:
-        pytest.skip("cluster: the control plane is not built here: run make cluster-binaries")
-    with open_control_plane() as opened:
-        for name in ("sys", "a", "b", "lab"):
-            opened.kubectl("create", "namespace", name)
-        opened.kubectl("create", "serviceaccount", "default", "--namespace=sys")  # no controller makes it here
-        yield opened
 
 
 @pytest.fixture(scope="module")

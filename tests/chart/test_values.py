@@ -56,6 +56,13 @@ def test_every_object_is_closed_or_named_here_as_kubernetes_own() -> None:
             assert part["additionalProperties"] in (False, {"type": "string"}), path
 
 
+def test_b128_every_value_is_asked_for() -> None:
+    """So that an upgrade with the values of an older chart says what is missing, where it would run without it."""
+    for path, part in [("", SCHEMA), *schema_paths(SCHEMA)]:
+        if "properties" in part:
+            assert set(part["required"]) == set(part["properties"]) - HELMS_OWN, path
+
+
 def test_chart_and_project_have_one_version() -> None:
     assert CHART_FILE["version"] == CHART_FILE["appVersion"] == PROJECT["version"]
 
