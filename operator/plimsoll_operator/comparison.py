@@ -33,12 +33,17 @@ def is_as_wanted(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 def _covers(live: Any, wanted: Any) -> bool:
     if isinstance(wanted, Mapping):
-        return isinstance(live, Mapping) and all(
-            key in live and _covers(live[key], value) for key, value in wanted.items()
-        )
+        return isinstance(live, Mapping) and all(_has(live, key, value) for key, value in wanted.items())
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
         return isinstance(live, Sequence) and not isinstance(live, str) and _covers_list(live, wanted)
     return bool(live == wanted)
+
+
+def _has(live: Mapping[str, Any], key: str, wanted: Any) -> bool:
+    """The API server leaves out some fields that are false or empty text."""
+    if key not in live:
+        return wanted is False or wanted == ""
+    return _covers(live[key], wanted)
 
 
 def _covers_list(live: Sequence[Any], wanted: Sequence[Any]) -> bool:

@@ -41,13 +41,11 @@ class Choice:
 
 def choose(wanted: Mapping[str, Any], deployment: Document | None, pods: Iterable[Document]) -> Choice:
     """What the Deployment is to be told now."""
-    record = _Record.of(deployment)
-    wanted_hash = hash_of(wanted)
-    pods = tuple(pods)
-    if record.running is not None and any(
-        is_pod_ready(pod) and revision_of(pod) == record.running_hash for pod in pods
-    ):
-        record = record.accept_running()
+    record, wanted_hash, pods = _Record.of(deployment), hash_of(wanted), tuple(pods)
+    serving = {revision_of(pod) for pod in pods if is_pod_ready(pod)}
+    for known in (record.running, _template(wanted, wanted_hash, record, None)):
+        if known is not None and hash_of(known) in serving:
+            record = record.accept(known)
     rejected = record.rejected.get(wanted_hash)
     is_accepted = record.accepted is not None and hash_of(record.accepted) == wanted_hash
     if rejected is None and not is_accepted:
@@ -131,12 +129,8 @@ class _Record:
         message = annotation_of(deployment, names.ANNOTATION_REJECTED_MESSAGE)
         return cls(running, accepted, {rejected_hash: message or ""} if rejected_hash else {})
 
-    @property
-    def running_hash(self) -> str:
-        return "" if self.running is None else hash_of(self.running)
-
-    def accept_running(self) -> "_Record":
-        return _Record(self.running, self.running, self.rejected)
+    def accept(self, template: Mapping[str, Any]) -> "_Record":
+        return _Record(self.running, template, self.rejected)
 
 
 def _template(wanted: Mapping[str, Any], wanted_hash: str, record: _Record, rejected: str | None) -> Mapping[str, Any]:

@@ -75,15 +75,9 @@ def _group(name: str, fields: Mapping[str, tuple[Any, Any]]) -> Any:
         group = _group(f"{name}{key[0].upper()}{key[1:]}", below)
         required = any(field.is_required() for field in group.model_fields.values())
         members[key] = (group, ... if required else group())
-    if "from" in members:  # a word that Python keeps for itself
-        members["from_"] = _aliased("from", members.pop("from"))
+    if "from" in members:  # a word that Python keeps for itself; the field's alias is what manifests say
+        members["from_"] = members.pop("from")
     return create_model(name, __config__=STRICT, **members)
-
-
-def _aliased(key: str, member: tuple[Any, Any]) -> tuple[Any, Any]:
-    info = copy.copy(member[1])
-    info.alias = info.validation_alias = info.serialization_alias = key
-    return member[0], info
 
 
 Spec: Final = _group("InferenceServerSpec", _spec_fields())

@@ -248,8 +248,8 @@ class NetworkPeer(Part):
 PEER_FAULT: Final = "name ipBlock alone, or namespaceSelector, podSelector or both"
 
 
-def _field(default: Any, description: str) -> FieldInfo:
-    info: FieldInfo = Field(default, description=description)
+def _field(default: Any, description: str, alias: str | None = None) -> FieldInfo:
+    info: FieldInfo = Field(default, description=description, alias=alias)
     return info
 
 
@@ -312,7 +312,11 @@ WORKLOAD_FIELDS: Final[Mapping[str, tuple[Any, FieldInfo]]] = {
     ),
     "network.from": (
         Annotated[list[NetworkPeer], Field(max_length=32)] | None,
-        _field(None, "Who reaches the API. Not set: every pod of the cluster. An empty list: nobody but the operator."),
+        _field(
+            None,
+            "Who reaches the API. Not set: every pod of the cluster. An empty list: nobody but the operator.",
+            "from",
+        ),
     ),
 }
 """Path below `spec.` -> (type, description and default). What `plimsoll up` cannot honour, it names."""

@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 import yaml
 
-from plimsoll_operator.spec import SPEC_PATHS, ManifestError, read_manifest, to_runtime_config
+from plimsoll_operator.spec import (
+    SPEC_PATHS,
+    ManifestError,
+    fields_for_clusters,
+    read_live,
+    read_manifest,
+    to_runtime_config,
+)
 from plimsoll_runtime.contract.config import RuntimeConfig
+from plimsoll_runtime.contract.model_source import only_in_cluster
 
 SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
 MISSING = object()
@@ -133,4 +141,31 @@ def test_fields_that_contradict_each_other_are_refused_with_both() -> None:
 @pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*.yaml")), ids=lambda path: path.name)
 def test_samples_are_valid(sample: Path) -> None:
     for document in yaml.safe_load_all(sample.read_text(encoding="utf-8")):
-        to_runtime_config(read_manifest(document))
+        server = read_manifest(document)
+        if only_in_cluster(server.source) is None:
+            to_runtime_config(server)
+        else:
+            to_runtime_config(server, model="/models")  # as a pod is told
+
+
+@pytest.mark.parametrize("source", ["hf://org/name", "pvc://claim/path", "oci://image:tag/path"])
+def test_a_source_that_only_a_cluster_has_needs_a_path_from_the_pod(source: str) -> None:
+    server = read_manifest(changed("spec.model.source", source))
+    with pytest.raises(ManifestError) as fault:
+        to_runtime_config(server)
+    assert str(fault.value).startswith(f"spec.model.source: {source.partition(':')[0]}://")
+    assert "file:///path" in str(fault.value)
+    assert to_runtime_config(server, model="/models/m").model == "/models/m"
+
+
+def test_a_live_object_is_read_without_what_the_api_server_adds() -> None:
+    document: dict[str, Any] = {**copy.deepcopy(MINIMAL), "status": {"replicas": 1}}
+    document["metadata"] |= {"uid": "u", "generation": 4, "resourceVersion": "9", "managedFields": [], "finalizers": []}
+    server = read_live(document)
+    assert (server.metadata.uid, server.metadata.generation, server.name) == ("u", 4, "tiny")
+
+
+def test_fields_for_clusters_are_named() -> None:
+    document = changed("spec.resources", {"limits": {"cpu": 1}})
+    document["spec"] |= {"replicas": 2, "network": {"from": []}, "contextLength": 8}
+    assert fields_for_clusters(read_manifest(document)) == ["spec.replicas", "spec.resources", "spec.network.from"]
