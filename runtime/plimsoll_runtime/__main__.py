@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 
 import torch
+import uvloop
 
 from plimsoll_runtime.admission.admit import Admission, Patience
 from plimsoll_runtime.admission.house import House
@@ -44,7 +45,8 @@ def serve(arguments: Sequence[str]) -> int:
     except (StartError, ValueError, OSError) as error:
         return give_up("serve", str(error))
     load = functools.partial(_load_and_announce, front, sock)
-    return asyncio.run(run_server(app, front, sock, load, grace_seconds(config)))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_server(app, front, sock, load, grace_seconds(config)))
 
 
 def grace_seconds(config: RuntimeConfig) -> float:

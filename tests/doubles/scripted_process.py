@@ -13,6 +13,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import uvloop
+
 from doubles.server import always, scripted_model
 from plimsoll_runtime.__main__ import grace_seconds, new_front, start_service
 from plimsoll_runtime.contract.config import RuntimeConfig
@@ -45,7 +47,8 @@ def main(options: dict[str, Any]) -> int:
 
     sock = listen(config.host, 0)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
-    return asyncio.run(run_server(build_app(front), front, sock, load, grace_seconds(config)))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        return loop.run(run_server(build_app(front), front, sock, load, grace_seconds(config)))
 
 
 if __name__ == "__main__":

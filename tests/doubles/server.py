@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import tokenizers
 import uvicorn
+import uvloop
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from doubles.scripted_model import Script, ScriptedRunner
@@ -166,7 +167,7 @@ class _ServerThread:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self.url = ""
         self._server = uvicorn.Server(
             uvicorn.Config(
