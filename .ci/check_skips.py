@@ -12,7 +12,8 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
-CLUSTER_PROGRAMS = ("etcd", "kube-apiserver", "kubelet")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e" / "cluster"))
+from plimsoll_cluster.binaries import find_binaries
 
 
 def main(report: str) -> int:
@@ -70,7 +71,7 @@ def has_gpu() -> bool:
 
 
 def has_cluster() -> bool:
-    return all(shutil.which(program) for program in CLUSTER_PROGRAMS)
+    return find_binaries() is not None
 
 
 def processor_flags() -> set[str]:
