@@ -7,6 +7,7 @@ engine's thread only posts events to the loop. It knows no dialect and no HTTP.
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from plimsoll_runtime.text.model_text import ModelText
 
 RETRY_WHEN_STOPPING_SECONDS = 5
 Result = TypeVar("Result")
+_LOG = logging.getLogger("plimsoll")
 
 
 class EngineHandle(Protocol):
@@ -156,7 +158,8 @@ class Service:
             self.engine.submit(generation.admitted)
         except EngineStopped as stopped:
             generation.refuse(Refusal(code="engine_failure", message=str(stopped)))
-        refusal = await generation.started
+        # Shielded: a client that leaves cancels this wait alone, and the start may still arrive in the same moment.
+        refusal = await asyncio.shield(generation.started)
         if refusal is None:
             for prompt in generation.admitted.prompts:
                 self.meters.decided(generation.request.route, prompt.budget.limited_by)
@@ -191,7 +194,15 @@ class Service:
         for event in events:
             generation = self._live.get(event.request_id)
             if generation is not None:
-                generation.receive(event, now)
+                self._tell(generation, event, now)
+
+    def _tell(self, generation: Generation, event: EngineEvent, now: float) -> None:
+        """A fault of ours in one answer breaks that answer, and no other of the same step."""
+        try:
+            generation.receive(event, now)
+        except Exception:
+            _LOG.exception("an answer could not be put together")
+            generation.break_off(Broken("engine_failure", "the answer could not be put together"))
 
     def _break_all(self, broken: Broken, has_crashed: bool) -> None:
         if has_crashed:
