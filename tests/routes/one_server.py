@@ -9,6 +9,7 @@ from doubles.server import ScriptedServer, Vocabulary, scripted_server
 
 SCRIPTS: Mapping[str, tuple[str | bytes, ...]] = {
     "normal": ("Hel", "lo", "!"),
+    "greet": ("Hel", "lo", " ", b"\xf0\x9f", b"\x8c\x8d", "!"),
     "stop": ("A B ", "STO", "P C"),
     "unicode": ("ok ", b"\xf0\x9f", b"\x8c\x8d", b" \xe4\xbd", b"\xa0"),
     "empty": (),
@@ -27,7 +28,7 @@ def _script(vocabulary: Vocabulary) -> Script:
         prompt = bytes(token_id for token_id in prompt_ids if token_id < 256).decode()
         if prompt.endswith("broken") and position == 3:
             return NOT_A_NUMBER
-        answer = next((ids[name] for name in ids if prompt.endswith(name)), [letter] * CONTEXT)
+        answer = next((ids[name] for name in ids if prompt.endswith(name)), [letter])
         return answer[min(position, len(answer) - 1)]
 
     return write
@@ -35,6 +36,7 @@ def _script(vocabulary: Vocabulary) -> Script:
 
 @contextlib.contextmanager
 def answering_server(**settings: Any) -> Iterator[ScriptedServer]:
+    """`settings` are fields of RuntimeConfig."""
     pieces = [piece for script in SCRIPTS.values() for piece in script]
-    with scripted_server(_script, pieces=pieces, context_length=CONTEXT, **settings) as server:
+    with scripted_server(_script, pieces=pieces, **{"context_length": CONTEXT, **settings}) as server:
         yield server

@@ -8,18 +8,22 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from doubles.server import MODEL, ScriptedServer, wait_until
-from routes.openai_server import FAR_LIMIT, RUNAWAY, openai_server
+from routes.one_server import answering_server
+
+FAR_LIMIT = 16_000
+"""So many steps of the scripted model that an abort comes long before."""
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[ScriptedServer, openai.OpenAI]]:
-    with openai_server() as both:
-        yield both
+def server() -> Iterator[ScriptedServer]:
+    with answering_server(max_output_default=20, context_length=20_000) as running:
+        yield running
 
 
-@pytest.fixture
-def client(served: tuple[ScriptedServer, openai.OpenAI]) -> openai.OpenAI:
-    return served[1]
+@pytest.fixture(scope="module")
+def client(server: ScriptedServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
 
 
 def arguments(prompt: str, **fields: Any) -> dict[str, Any]:
@@ -40,9 +44,9 @@ STREAMS: list[Any] = [
     pytest.param("greet", {"max_tokens": 2}, ("Hello", "length", 2), id="B08-deprecated-name"),
     pytest.param("greet", {"max_completion_tokens": 7}, ("Hello 🌍!", "stop", 7), id="B02-end-token-is-last-granted"),
     pytest.param("greet", {"max_completion_tokens": 6}, ("Hello 🌍!", "length", 6), id="B02-end-token-is-too-many"),
-    pytest.param(RUNAWAY, {"max_completion_tokens": 5}, ("aaaaa", "length", 5), id="B02-five-tokens"),
-    pytest.param(RUNAWAY, {}, ("a" * 20, "length", 20), id="B01-default-limit"),
-    pytest.param("cite", {"stop": ["STOP"]}, ("A B ", "stop", 3), id="B50-stop-across-tokens"),
+    pytest.param("forever", {"max_completion_tokens": 5}, ("aaaaa", "length", 5), id="B02-five-tokens"),
+    pytest.param("forever", {}, ("a" * 20, "length", 20), id="B01-default-limit"),
+    pytest.param("stop", {"stop": ["STOP"]}, ("A B ", "stop", 3), id="B50-stop-across-tokens"),
 ]
 
 
@@ -78,9 +82,9 @@ def test_choices_of_one_request_arrive_whole(client: openai.OpenAI) -> None:
     assert stream.usage.completion_tokens == 21
 
 
-async def test_the_async_client_reads_it_too(served: tuple[ScriptedServer, openai.OpenAI]) -> None:
+async def test_the_async_client_reads_it_too(server: ScriptedServer) -> None:
     async with (
-        openai.AsyncOpenAI(base_url=f"{served[0].url}/v1", api_key="none", max_retries=0) as client,
+        openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
         client.chat.completions.stream(**arguments("greet")) as stream,
     ):
         assert (await stream.get_final_completion()).choices[0].message.content == "Hello 🌍!"
@@ -91,9 +95,9 @@ def chunks(client: openai.OpenAI, prompt: str, **fields: Any) -> list[ChatComple
 
 
 def test_the_last_chunk_says_what_ended_the_choice(client: openai.OpenAI) -> None:
-    cut = chunks(client, RUNAWAY, max_completion_tokens=3)[-1].choices[0]
+    cut = chunks(client, "forever", max_completion_tokens=3)[-1].choices[0]
     assert (cut.model_extra or {})["finish_detail"] == {"type": "request"}
-    stopped = chunks(client, "cite", stop="STOP")[-1].choices[0]
+    stopped = chunks(client, "stop", stop="STOP")[-1].choices[0]
     assert (stopped.model_extra or {})["matched_stop"] == "STOP"
 
 
@@ -101,17 +105,16 @@ def test_a_stream_that_breaks_raises_in_the_client(client: openai.OpenAI) -> Non
     """B44: an exception mid-stream closed the socket with no error, or the client hung for ever."""
     seen = ""
     with pytest.raises(openai.APIError) as raised:  # noqa: PT012 the deltas before the error are the point
-        for chunk in client.chat.completions.create(**arguments("break", stream=True)):
+        for chunk in client.chat.completions.create(**arguments("broken", stream=True)):
             seen += chunk.choices[0].delta.content or ""
-    assert seen == "xyz"
+    assert seen == "aaa"
     assert (raised.value.code, raised.value.type) == ("engine_failure", "server_error")
 
 
-def test_a_client_that_leaves_frees_its_slot(served: tuple[ScriptedServer, openai.OpenAI]) -> None:
+def test_a_client_that_leaves_frees_its_slot(server: ScriptedServer, client: openai.OpenAI) -> None:
     """B36: the server went on generating to the limit after the client had left."""
-    server, client = served
     steps = server.runner.num_steps
-    stream = client.chat.completions.create(**arguments(RUNAWAY, stream=True, max_tokens=FAR_LIMIT))
+    stream = client.chat.completions.create(**arguments("forever", stream=True, max_tokens=FAR_LIMIT))
     next(iter(stream))
     stream.close()
     wait_until(lambda: server.load().running == 0)

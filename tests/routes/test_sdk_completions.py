@@ -8,18 +8,22 @@ import pytest
 from openai.types import Completion
 
 from doubles.server import MODEL, ScriptedServer, wait_until
-from routes.openai_server import FAR_LIMIT, RUNAWAY, openai_server
+from routes.one_server import answering_server
+
+FAR_LIMIT = 16_000
+"""So many steps of the scripted model that an abort comes long before."""
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[ScriptedServer, openai.OpenAI]]:
-    with openai_server() as both:
-        yield both
+def server() -> Iterator[ScriptedServer]:
+    with answering_server(max_output_default=20, context_length=20_000) as running:
+        yield running
 
 
-@pytest.fixture
-def client(served: tuple[ScriptedServer, openai.OpenAI]) -> openai.OpenAI:
-    return served[1]
+@pytest.fixture(scope="module")
+def client(server: ScriptedServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
 
 
 def plain(client: openai.OpenAI, **fields: Any) -> Completion:
@@ -45,8 +49,8 @@ def texts_of(chunks: list[Completion]) -> dict[int, str]:
 STREAMS: list[Any] = [
     pytest.param({}, ("Hello 🌍!", "stop", 7), id="B57-ended-by-the-model"),
     pytest.param({"max_tokens": 1}, ("Hel", "length", 1), id="B02-one-token"),
-    pytest.param({"prompt": RUNAWAY}, ("a" * 20, "length", 20), id="B01-default-limit"),
-    pytest.param({"prompt": "cite", "stop": "STOP"}, ("A B ", "stop", 3), id="B50-stop-across-tokens"),
+    pytest.param({"prompt": "forever"}, ("a" * 20, "length", 20), id="B01-default-limit"),
+    pytest.param({"prompt": "stop", "stop": "STOP"}, ("A B ", "stop", 3), id="B50-stop-across-tokens"),
     pytest.param({"echo": True, "max_tokens": 2}, ("greetHello", "length", 2), id="B35-echo"),
     pytest.param({"prompt": list(b"greet")}, ("Hello 🌍!", "stop", 7), id="B33-token-ids"),
 ]
@@ -67,7 +71,7 @@ def test_the_stream_and_the_plain_call_say_the_same(
 
 def test_prompts_and_choices_are_numbered_through(client: openai.OpenAI) -> None:
     """Index = prompt x n + j, in both modes; the prompt's tokens are counted once each."""
-    fields: dict[str, Any] = {"prompt": ["greet", "cite"], "n": 2, "max_tokens": 1}
+    fields: dict[str, Any] = {"prompt": ["greet", "stop"], "n": 2, "max_tokens": 1}
     answer, chunks = plain(client, **fields), streamed(client, **fields)
     expected = {0: "Hel", 1: "Hel", 2: "A B ", 3: "A B "}
     assert {choice.index: choice.text for choice in answer.choices} == texts_of(chunks) == expected
@@ -99,15 +103,14 @@ def test_echo_scores_prompt_and_answer(client: openai.OpenAI, count: int, stream
 def test_a_stream_that_breaks_raises_in_the_client(client: openai.OpenAI) -> None:
     """B44, on this route."""
     with pytest.raises(openai.APIError) as raised:
-        streamed(client, prompt="break")
+        streamed(client, prompt="broken")
     assert raised.value.code == "engine_failure"
 
 
-def test_a_client_that_leaves_frees_its_slot(served: tuple[ScriptedServer, openai.OpenAI]) -> None:
+def test_a_client_that_leaves_frees_its_slot(server: ScriptedServer, client: openai.OpenAI) -> None:
     """B36, on this route."""
-    server, client = served
     steps = server.runner.num_steps
-    stream = client.completions.create(model=MODEL, prompt=RUNAWAY, stream=True, max_tokens=FAR_LIMIT)
+    stream = client.completions.create(model=MODEL, prompt="forever", stream=True, max_tokens=FAR_LIMIT)
     next(iter(stream))
     stream.close()
     wait_until(lambda: server.load().running == 0)
