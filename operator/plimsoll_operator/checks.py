@@ -56,7 +56,7 @@ class Facts:
     @property
     def is_deployment_current(self) -> bool:
         """Whether the Deployment is told what is wanted, and its status speaks of that."""
-        if self.deployment is None or any(each["kind"] == "Deployment" for each in self.plan.apply):
+        if self.deployment is None:
             return False
         generation = self.deployment["metadata"].get("generation")
         return live_hash(self.deployment) == self.revision and self.count("observedGeneration") == generation

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 from plimsoll_operator import names
@@ -135,7 +136,14 @@ class ApiServer:
     def deployment(self) -> dict[str, Any]:
         return self.objects["Deployment", "tiny"]
 
-    def report(self, *, replicas: int, ready: int, updated: int | None = None, **conditions: Mapping[str, str]) -> None:
+    def report(
+        self,
+        *,
+        replicas: int,
+        ready: int,
+        updated: int | None = None,
+        conditions: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    ) -> None:
         """The Deployment's controller writes its status."""
         self.deployment["status"] = {
             "observedGeneration": self.deployment["metadata"]["generation"],

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from doubles.operator_objects import ApiServer, OperatorSettings, pod, server
+from doubles.operator_objects import ApiServer, pod, server
 from plimsoll_operator import names
+from plimsoll_operator.desired import OperatorSettings
 from plimsoll_operator.spec import config_hash
 
 BASE: dict[str, Any] = {
