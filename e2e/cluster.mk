@@ -27,7 +27,7 @@ cluster-status: $(INSTALLED) ## Say which servers of the embedded cluster run
 	$(CLUSTER) status
 
 cluster-images: $(INSTALLED) ## Build the runtime's and the operator's images and hand them to the running cluster
-	$(CLUSTER) build-image runtime/Containerfile $(RUNTIME_IMAGE) --context . $(IMAGE_WHEELS)
+	$(CLUSTER) build-image runtime/Containerfile $(RUNTIME_IMAGE) --context . --build-arg DEMO_MODEL=1 $(IMAGE_WHEELS)
 	$(CLUSTER) build-image operator/Containerfile $(OPERATOR_IMAGE) --context .
 	$(CLUSTER) load-image $(RUNTIME_IMAGE)
 	$(CLUSTER) load-image $(OPERATOR_IMAGE)
