@@ -41,9 +41,9 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "probe-routes": Command(
             "plimsoll_runtime.probe_routes:main", "ask every route for too much, and expect one answer", "runtime"
         ),
+        "operator": Command("plimsoll_operator.__main__:main", "run the operator in a cluster", "operator"),
     }
 )
-NOT_BUILT: Final[Mapping[str, str]] = MappingProxyType({"operator": "runs the operator in a cluster"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,8 +84,6 @@ def _load(target: str) -> Program:
 
 
 def _unknown(name: str) -> str:
-    if name in NOT_BUILT:
-        return f"plimsoll {name} is not built yet (it {NOT_BUILT[name]}); there are: {', '.join(COMMANDS)}"
     given = f"{name!r} is not a command" if name else "no command was given"
     return f"plimsoll: {given}; there are: {', '.join(COMMANDS)}"
 
@@ -93,7 +91,6 @@ def _unknown(name: str) -> str:
 def _overview() -> str:
     lines = ["usage: plimsoll COMMAND [arguments]", ""]
     lines += [f"  {name:<12} {command.summary}" for name, command in COMMANDS.items()]
-    lines += [f"  {name:<12} not built yet: {summary}" for name, summary in NOT_BUILT.items()]
     return "\n".join([*lines, "", "plimsoll COMMAND --help explains one."])
 
 
