@@ -115,7 +115,7 @@ class _ServerGroup:
             preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - no thread runs in this process
         )
         self.running[process.pid] = (server, process)
-        print(_started(server), flush=True)
+        print(started(server), flush=True)
         if self.stopping:  # a signal came while the process was being made
             self.send(signal.SIGTERM)
 
@@ -154,7 +154,8 @@ class _ServerGroup:
             self.send(signal.SIGTERM)
 
 
-def _started(server: LocalServer) -> str:
+def started(server: LocalServer) -> str:
+    """What is said when a server is started: where it is, and what of its manifest is left aside."""
     config = server.config
     line = f"{server.name}: starting at http://{config.host}:{config.port}, one replica"
     if server.replicas != 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_operator.local import main, read_servers
+from plimsoll_operator.local import main, read_servers, started
 from plimsoll_operator.spec import ManifestError
 
 SERVER = """
@@ -91,6 +91,25 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, port:
 def test_a_wrong_file_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-f", str(tmp_path / "absent.yaml")]) == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_fields_that_need_a_cluster_are_named_and_left_aside(tmp_path: Path) -> None:
+    """A field that is accepted and ignored in silence is what this project exists against."""
+    text = manifest("a").replace("spec: {", "spec: {resources: {limits: {cpu: 1}}, network: {from: []}, ")
+    (server,) = read_servers(write(tmp_path, text), 8000)
+    assert server.left_aside == ("spec.resources", "spec.network.from")
+    line = started(server)
+    assert "not used here, for a cluster only: spec.resources, spec.network.from" in line
+    (plain,) = read_servers(write(tmp_path, manifest("a")), 8000)
+    assert "for a cluster only" not in started(plain)
+
+
+@pytest.mark.parametrize("source", ["hf://org/name", "pvc://claim/m", "oci://image:tag/m"])
+def test_a_source_that_only_a_cluster_has_is_refused_with_the_reason(tmp_path: Path, source: str) -> None:
+    with pytest.raises(ManifestError) as fault:
+        read_servers(write(tmp_path, manifest("a").replace("file:///models/tiny", source)), 8000)
+    assert "document 1: spec.model.source: " in str(fault.value)
+    assert "cluster" in str(fault.value)
 
 
 class Up:
