@@ -106,7 +106,8 @@ def test_a_failed_load_is_one_sentence_and_exit_code_1() -> None:
 
 
 def test_sigterm_while_loading_ends_at_once() -> None:
-    with server(load_seconds=30, context_length=64) as process:
+    """What happened before: the process stayed until its model was read, and was killed at the end of its grace."""
+    with server(load_seconds=300, context_length=64) as process:
         wait_until(lambda: process.status(endpoints.LIVEZ) == 200)
         process.terminate()
         assert process.exit()[0] == 0

@@ -12,7 +12,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import uvloop
@@ -21,10 +21,10 @@ from plimsoll_runtime.admission.admit import Admission, Patience
 from plimsoll_runtime.admission.house import House
 from plimsoll_runtime.contract.command_line import parse_flags
 from plimsoll_runtime.contract.config import RuntimeConfig
-from plimsoll_runtime.contract.last_words import give_up
+from plimsoll_runtime.contract.last_words import StartError, give_up
 from plimsoll_runtime.engine.engine import Engine
 from plimsoll_runtime.engine.thread import EngineThread
-from plimsoll_runtime.lifecycle import StartError, listen, run_server
+from plimsoll_runtime.lifecycle import listen, run_server, unawaited_at_exit
 from plimsoll_runtime.loading import LoadedModel, load_model, served_name, show_progress
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.routes.app import build_app
@@ -44,7 +44,7 @@ def serve(arguments: Sequence[str]) -> int:
         sock = listen(config.host, config.port)
     except (StartError, ValueError, OSError) as error:
         return give_up("serve", str(error))
-    load = functools.partial(_load_and_announce, front, sock)
+    load = functools.partial(load_and_announce, front, sock, lambda: load_model(config, show_progress()))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run_server(app, front, sock, load, grace_seconds(config)))
 
@@ -84,7 +84,7 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
         clock=time.monotonic,
     )
     engine = Engine(loaded.runner, loaded.settings, time.monotonic)
-    await asyncio.to_thread(warm_up, engine, service.admission)
+    await unawaited_at_exit(lambda: warm_up(engine, service.admission))
     thread = EngineThread(engine, service.deliver, service.on_crash)
     service.attach(thread)
     thread.start()
@@ -92,16 +92,18 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
     front.service = service
 
 
-async def _load_and_announce(front: Front, sock: socket.socket) -> None:
+async def load_and_announce(front: Front, sock: socket.socket, load: Callable[[], LoadedModel]) -> None:
+    """Loads, starts, and says so on standard error. `load` is slow and may be left behind when the process ends."""
     started = time.monotonic()
     host, port = sock.getsockname()[:2]
     print(f"plimsoll serve: {front.served_name} on http://{host}:{port}, loading", file=sys.stderr, flush=True)
-    loaded = await asyncio.to_thread(load_model, front.config, show_progress())
+    loaded = await unawaited_at_exit(load)
     await start_service(front, loaded)
     limits = loaded.limits
+    hard_limit = "none" if limits.max_output_limit is None else f"{limits.max_output_limit:,}"
     print(
         f"plimsoll serve: ready after {time.monotonic() - started:.1f} s: context {limits.context_length:,}, output "
-        f"default {limits.max_output_default:,}, limit {limits.max_output_limit or 'none'}, over budget "
+        f"default {limits.max_output_default:,}, limit {hard_limit}, over budget "
         f"{limits.over_budget}, slots {front.config.running_slots}, KV {loaded.plan.kv_capacity_tokens:,} tokens, "
         f"{torch.get_num_threads()} threads",
         file=sys.stderr,

@@ -7,27 +7,27 @@ tells the rest with an error event; a second signal cuts the grace short; nothin
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from plimsoll_runtime.connection import BoundedHeads
 from plimsoll_runtime.contract.config import field_names
-from plimsoll_runtime.contract.last_words import give_up
+from plimsoll_runtime.contract.last_words import StartError, give_up
 from plimsoll_runtime.routes.front import Front
 
 LAST_WORDS_SECONDS = 2.0
 """After the end of every answer: for error events and closing connections to reach their clients."""
 
-
-class StartError(Exception):
-    """Why this server cannot start: one sentence for the operator of the server."""
+Result = TypeVar("Result")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -46,6 +46,21 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
     sock.setblocking(False)
     return sock
+
+
+async def unawaited_at_exit(work: Callable[[], Result]) -> Result:
+    """`work` in a thread that the end of the process does not wait for: reading a model may take minutes."""
+    outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="plimsoll-load", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -1,8 +1,8 @@
 """From a configuration to a model that can answer: the order in which a server gets ready.
 
 Owns the order: find the files, read headers, read the text side, plan the memory, load weights, make the engine's
-parts. In: a `RuntimeConfig`. Out: a `LoadedModel`, or a `StartError` with one sentence. It starts no thread and opens no
-socket. Invariant: the plan is computed and refused before any weight is read.
+parts. In: a `RuntimeConfig`. Out: a `LoadedModel`, or a `StartError` with one sentence. It starts no thread and opens
+no socket. Invariant: the plan is computed and refused before any weight is read.
 """
 
 import sys
@@ -14,6 +14,7 @@ import torch
 
 from plimsoll_runtime.admission.admit import ServedModel
 from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig, field_names
+from plimsoll_runtime.contract.last_words import StartError
 from plimsoll_runtime.contract.model_source import (
     ModelSourceError,
     default_served_name,
@@ -32,7 +33,6 @@ from plimsoll_runtime.engine.host_memory import available_bytes
 from plimsoll_runtime.engine.kv_cache import allocate_kv_cache, kv_bytes_per_token
 from plimsoll_runtime.engine.runner import ModelRunner, Runner
 from plimsoll_runtime.engine.settings import DEFAULT_PAGE_SIZE, DEFAULT_STEP_TOKENS, LOGITS_ROWS, EngineSettings
-from plimsoll_runtime.lifecycle import StartError
 from plimsoll_runtime.models.decoder import load_decoder
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
 from plimsoll_runtime.models.weights.errors import CheckpointError

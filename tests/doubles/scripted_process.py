@@ -16,9 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import uvloop
 
 from doubles.server import always, scripted_model
-from plimsoll_runtime.__main__ import grace_seconds, new_front, start_service
+from plimsoll_runtime.__main__ import grace_seconds, load_and_announce, new_front
 from plimsoll_runtime.contract.config import RuntimeConfig
-from plimsoll_runtime.lifecycle import StartError, listen, run_server
+from plimsoll_runtime.contract.last_words import StartError
+from plimsoll_runtime.lifecycle import listen, run_server
+from plimsoll_runtime.loading import LoadedModel
 from plimsoll_runtime.routes.app import build_app
 
 
@@ -37,11 +39,14 @@ def main(options: dict[str, Any]) -> int:
         if step == crash_at_step:
             raise RuntimeError("the script says so")
 
-    async def load() -> None:
-        await asyncio.sleep(load_seconds)
+    def load_model() -> LoadedModel:
+        time.sleep(load_seconds)
         if fails_to_load:
             raise StartError("the model cannot be loaded: the script says so")
-        await start_service(front, loaded)
+        return loaded
+
+    async def load() -> None:
+        await load_and_announce(front, sock, load_model)
         runner.num_steps = 0
         runner.before_step = before_step
 

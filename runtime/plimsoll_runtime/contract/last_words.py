@@ -1,7 +1,8 @@
 """The one sentence that a program ends with when it cannot go on: on standard error, and where Kubernetes reads it.
 
-Owns the name of the environment variable through which the operator says where that is. In: a program's word and the
-sentence. Out: both texts, and the exit code. Invariant: a file that cannot be written never hides the sentence.
+Owns `StartError`, which carries it up, and the name of the environment variable through which the operator says where
+that is. In: a program's word and the sentence. Out: both texts, and the exit code. Invariant: a file that cannot be
+written never hides the sentence.
 """
 
 import os
@@ -13,6 +14,10 @@ TERMINATION_LOG_VARIABLE: Final = "PLIMSOLL_TERMINATION_LOG"
 """Holds the container's terminationMessagePath; unset outside of Kubernetes."""
 MAX_MESSAGE_BYTES: Final = 2048
 """Kubernetes keeps 4096 of a container and 12 KiB of a pod; a sentence needs less."""
+
+
+class StartError(Exception):
+    """Why this server cannot start: one sentence for whoever runs it."""
 
 
 def give_up(program: str, sentence: str) -> int:
