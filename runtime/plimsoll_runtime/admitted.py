@@ -75,3 +75,13 @@ class AdmittedRequest:
     prompt_logprobs: int | None
     queue_deadline: float
     deadline: float
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts together, as the headers show them."""
+        return sum(prompt.budget.prompt_tokens for prompt in self.prompts)
+
+    @property
+    def tightest_budget(self) -> Budget:
+        """The smallest grant, which the headers show for a list of prompts."""
+        return min((prompt.budget for prompt in self.prompts), key=lambda budget: budget.max_output_tokens)

@@ -90,11 +90,6 @@ class Generation:
     def has_begun(self) -> bool:
         return self.started.done()
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Of all prompts together."""
-        return sum(prompt.budget.prompt_tokens for prompt in self.admitted.prompts)
-
     async def events(self) -> AsyncIterator[AnswerEvent]:
         """Every event once; the last is Ended or Broken."""
         while True:
@@ -108,7 +103,7 @@ class Generation:
         match event:
             case Started():
                 self._service.meters.started(now - self.arrival)
-                self._say(Begun(self.prompt_tokens))
+                self._say(Begun(self.admitted.prompt_tokens))
                 self.started.set_result(None)
             case PrefillDone():
                 self._prefill_done(event)
@@ -201,7 +196,7 @@ class Generation:
 
     def _usage(self) -> Usage:
         return Usage(
-            prompt_tokens=self.prompt_tokens,
+            prompt_tokens=self.admitted.prompt_tokens,
             output_tokens=sum(choice.output_tokens for choice in self._choices),
             cached_tokens=self._cached_tokens,
         )

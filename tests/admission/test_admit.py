@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.admission.admit import Admission, Patience, ServedModel, tightest
+from plimsoll_runtime.admission.admit import Admission, Patience, ServedModel
 from plimsoll_runtime.admission.checks import CheckedFields
 from plimsoll_runtime.admitted import AdmittedRequest
 from plimsoll_runtime.contract.config import Limits
@@ -98,7 +98,7 @@ def test_prompt_logprobs_are_for_echo() -> None:
 def test_each_prompt_has_its_own_budget_and_the_tightest_is_shown() -> None:
     request = admitted("abc", "a" * 12, "a")
     assert [prompt.budget.max_output_tokens for prompt in request.prompts] == [8, 4, 8]
-    assert tightest(request.prompts).limited_by == "context"
+    assert request.tightest_budget.limited_by == "context"
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,6 @@ def facts_of(request: GenerationRequest) -> AnswerFacts:
         created=1_700_000_000,
         model="scripted",
         num_choices=1,
-        prompt_tokens=PROMPT_TOKENS,
-        max_output_tokens=64,
         system_fingerprint="fp_scripted",
         request=request,
     )

@@ -45,8 +45,6 @@ def facts_of(
         created=1_700_000_000,
         model="scripted",
         num_choices=num_choices,
-        prompt_tokens=7,
-        max_output_tokens=64,
         system_fingerprint="fp_scripted",
         request=request,
     )

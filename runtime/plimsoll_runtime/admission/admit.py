@@ -1,7 +1,7 @@
 """From a request to an admitted one: resolve what was not given, count the prompt, decide the budget.
 
 Owns the composition of checks, tokens and the budget law, and the defaults of sampling. In: a `GenerationRequest` whose
-fields `check_fields` has passed. Out: an `AdmittedRequest`, or a `Refusal`. `admit` is slow on long prompts (template,
+fields `check` has passed. Out: an `AdmittedRequest`, or a `Refusal`. `admit` is slow on long prompts (template,
 tokenizer) and runs off the event loop; it changes nothing outside itself.
 """
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from plimsoll_runtime.admission.budget import decide_budget
 from plimsoll_runtime.admission.checks import CheckedFields, check_fields
-from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Budget, Sampling
+from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling
 from plimsoll_runtime.contract.config import Limits, SamplingDefaults
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest, Prompt
@@ -123,8 +123,8 @@ class Admission:
 
     def _decide(self, request: GenerationRequest, checked: CheckedFields) -> tuple[AdmittedPrompt, ...] | Refusal:
         limits = self.limits
-        if checked.refuse_over_budget is not None:
-            limits = replace(limits, over_budget="refuse" if checked.refuse_over_budget else "clamp")
+        if checked.over_budget is not None:
+            limits = replace(limits, over_budget=checked.over_budget)
         prompts: list[AdmittedPrompt] = []
         for prompt in request.prompts:
             token_ids = self._encoder.encode_prompt(prompt, request.prompt_param, limits.context_length)
@@ -152,11 +152,6 @@ class Admission:
             logit_bias=checked.logit_bias,
             seed=self._new_seed() if checked.seed is None else checked.seed,
         )
-
-
-def tightest(prompts: tuple[AdmittedPrompt, ...]) -> Budget:
-    """The budget that the headers show for a list of prompts: the smallest grant."""
-    return min((prompt.budget for prompt in prompts), key=lambda budget: budget.max_output_tokens)
 
 
 def _with_param(refusal: Refusal, request: GenerationRequest, checked: CheckedFields, at_least: bool) -> Refusal:

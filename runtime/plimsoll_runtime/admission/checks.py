@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll_runtime.contract.config import MAX_TOKEN_COUNT
+from plimsoll_runtime.contract.config import MAX_TOKEN_COUNT, OverBudget
 from plimsoll_runtime.contract.endpoints import COMPLETIONS, HEADER_OVER_BUDGET
 from plimsoll_runtime.refusal import Refusal, RefusalCode
 from plimsoll_runtime.request import GenerationRequest, WireValue
@@ -54,7 +54,7 @@ class CheckedFields:
     ignore_eos: bool
     num_choices: int
     logprobs: int | None
-    refuse_over_budget: bool | None = None
+    over_budget: OverBudget | None = None
     limit_param: str | None = None
 
 
@@ -96,7 +96,7 @@ def _checked(request: GenerationRequest, num_tokens: int) -> CheckedFields:
         ignore_eos=_switch(wire.get("ignore_eos")),
         num_choices=num_choices,
         logprobs=_logprobs(request),
-        refuse_over_budget=_over_budget(request.over_budget),
+        over_budget=_over_budget(request.over_budget),
         limit_param=None if limit is None else limit.param,
     )
 
@@ -234,14 +234,12 @@ def _logprobs(request: GenerationRequest) -> int | None:
     return num_top if wanted else None
 
 
-def _over_budget(word: str | None) -> bool | None:
-    if word is None:
-        return None
-    if word.lower() not in {"clamp", "refuse"}:
-        raise _OutOfBoundsError(
-            "invalid_value", f"{HEADER_OVER_BUDGET} must be clamp or refuse, not {_shown(word)}", HEADER_OVER_BUDGET
-        )
-    return word.lower() == "refuse"
+def _over_budget(word: str | None) -> OverBudget | None:
+    match None if word is None else word.lower():
+        case None | "clamp" | "refuse" as known:
+            return known
+    message = f"{HEADER_OVER_BUDGET} must be clamp or refuse, not {_shown(word)}"
+    raise _OutOfBoundsError("invalid_value", message, HEADER_OVER_BUDGET)
 
 
 def _shown(value: Any) -> str:

@@ -139,14 +139,6 @@ class Decoder:
         return values if weight is None else self._normed(values, weight)
 
 
-def resolve_dtype(word: str, device: torch.device) -> torch.dtype:
-    """The dtype of activations, keys and values. `auto` is float32 on a processor, since 16-bit arithmetic pays only
-    with instructions that not every processor has, and bfloat16 elsewhere."""
-    if word == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[word]
-
-
 def load_decoder(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress) -> Decoder:
     """Reads every weight once into its final form. Raises CheckpointError for a tensor that cannot be read."""
     loader = _Loader(checkpoint, device, dtype, progress)

@@ -77,9 +77,7 @@ def _is_union_tag(part: str | int) -> bool:
 
 def wire_values(body: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, WireValue]:
     """`{our name: value as sent}` for those of `names` (wire name -> our name) that the body has and are not null."""
-    return {
-        ours: WireValue(param=wire, value=body[wire]) for wire, ours in names.items() if body.get(wire) is not None
-    }
+    return {ours: WireValue(param=wire, value=body[wire]) for wire, ours in names.items() if body.get(wire) is not None}
 
 
 def refuse_unsupported(body: Mapping[str, Any], accepted: Mapping[str, tuple[Any, ...]]) -> None:

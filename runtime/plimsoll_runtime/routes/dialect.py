@@ -1,7 +1,8 @@
 """What a dialect is: three pure converters, and the facts that an answer needs besides its events.
 
-Owns the protocol that chat_completions, completions, messages and responses implement and app.py runs. A dialect never
-sees configuration, a tokenizer or the engine. Invariant: the plain answer and the concatenated stream say the same.
+Owns the protocol that chat_completions, completions, messages and responses implement and generate.py runs. A dialect
+never sees configuration, a tokenizer or the engine. Invariant: the plain answer and the concatenated stream say the
+same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,21 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from plimsoll_runtime.contract.endpoints import Route
-from plimsoll_runtime.events import AnswerEvent, Broken, FinishDetail, FinishReason, TextLogprob, Usage
+from plimsoll_runtime.events import AnswerEvent, FinishDetail, FinishReason, TextLogprob, Usage
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFacts:
-    """What every answer of one request repeats: ids made by the server, the time in whole seconds, the grant."""
+    """What every answer of one request repeats: ids made by the server, the time in whole seconds."""
 
     request_id: str
     created: int
     model: str
     num_choices: int
-    prompt_tokens: int
-    max_output_tokens: int
     system_fingerprint: str
     request: GenerationRequest
 
@@ -78,15 +77,3 @@ class Dialect(Protocol):
     def to_response(self, answer: Answer, facts: AnswerFacts) -> dict[str, Any]: ...
 
     def stream_writer(self, facts: AnswerFacts) -> StreamWriter: ...
-
-
-__all__ = [
-    "Answer",
-    "AnswerEvent",
-    "AnswerFacts",
-    "Broken",
-    "ChoiceAnswer",
-    "Dialect",
-    "Frame",
-    "StreamWriter",
-]

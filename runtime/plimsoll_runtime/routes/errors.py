@@ -144,4 +144,7 @@ def _anthropic_message(refusal: Refusal) -> str:
 
 
 def _sum(numbers: Mapping[str, int | None]) -> int:
-    return (numbers["prompt_tokens"] or 0) + (numbers["requested_output_tokens"] or 0)
+    prompt_tokens, requested_output_tokens = numbers["prompt_tokens"], numbers["requested_output_tokens"]
+    assert prompt_tokens is not None, "the budget law counts every prompt"
+    assert requested_output_tokens is not None, "an omitted limit is never the cause"
+    return prompt_tokens + requested_output_tokens

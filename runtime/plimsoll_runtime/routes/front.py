@@ -5,7 +5,7 @@ model is 503. In: what __main__ composes. It holds no request.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.meters import Meters
@@ -24,7 +24,7 @@ LIVE_STEP_SECONDS = 180.0
 @dataclass(slots=True)
 class Front:
     """`wall_clock` gives seconds since the epoch for `created` fields; `ping_seconds` is the longest silence of a
-    stream. `kv_capacity_tokens` and `device` are known once the model is loaded."""
+    stream. `kv_capacity_tokens` is known once the model is loaded."""
 
     config: RuntimeConfig
     served_name: str
@@ -35,7 +35,6 @@ class Front:
     ping_seconds: float = PING_SECONDS
     service: Service | None = None
     kv_capacity_tokens: int = 0
-    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def system_fingerprint(self) -> str:

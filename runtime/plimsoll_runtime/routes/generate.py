@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.admission.admit import tightest
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.events import AnswerEvent, Broken
 from plimsoll_runtime.generation import Generation
@@ -137,16 +136,14 @@ class GenerationHandler:
             created=int(self._front.wall_clock()),
             model=self._front.served_name,
             num_choices=generation.admitted.num_choices,
-            prompt_tokens=generation.prompt_tokens,
-            max_output_tokens=tightest(generation.admitted.prompts).max_output_tokens,
             system_fingerprint=self._front.system_fingerprint,
             request=generation.request,
         )
 
     def _headers(self, generation: Generation) -> dict[str, str]:
-        budget = tightest(generation.admitted.prompts)
+        budget = generation.admitted.tightest_budget
         headers = {
-            endpoints.HEADER_PROMPT_TOKENS: str(generation.prompt_tokens),
+            endpoints.HEADER_PROMPT_TOKENS: str(generation.admitted.prompt_tokens),
             endpoints.HEADER_MAX_OUTPUT_TOKENS: str(budget.max_output_tokens),
             endpoints.HEADER_LIMITED_BY: budget.limited_by,
         }

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from plimsoll_runtime.admission.admit import tightest
 from plimsoll_runtime.admission.checks import CheckedFields
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.refusal import Refusal
@@ -153,10 +152,10 @@ class Information:
         if isinstance(decision, Refusal):
             error = error_body(decision, asked.route, uuid.uuid4().hex)
             return {"admitted": False, "status": error_status(decision, asked.route), "error": error}
-        budget = tightest(decision.prompts)
+        budget = decision.tightest_budget
         return {
             "admitted": True,
-            "prompt_tokens": sum(prompt.budget.prompt_tokens for prompt in decision.prompts),
+            "prompt_tokens": decision.prompt_tokens,
             "requested_output_tokens": budget.requested_output_tokens,
             "max_output_tokens": budget.max_output_tokens,
             "limited_by": budget.limited_by,
