@@ -149,6 +149,9 @@ class Service:
 
     async def count(self, request: GenerationRequest) -> list[list[int]] | Refusal:
         """Token ids of each prompt after the template; works while every slot is taken."""
+        checked = self.admission.check(request)
+        if isinstance(checked, Refusal):
+            return checked
         return await self._off_loop(lambda: self.admission.count(request))
 
     async def _start(self, generation: Generation) -> Refusal | None:

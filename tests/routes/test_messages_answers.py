@@ -9,7 +9,8 @@ from hypothesis import given
 from plimsoll_runtime.events import AnswerEvent, Begun, Broken, FinishDetail, FinishReason, TextDelta
 from plimsoll_runtime.request import GenerationRequest
 from plimsoll_runtime.routes.dialect import Answer
-from plimsoll_runtime.routes.messages import MESSAGES, PING
+from plimsoll_runtime.routes.messages import MESSAGES
+from plimsoll_runtime.routes.messages_answer import PING
 from routes.one_choice import answer_of, as_json, cut_answers, data_of, events_of, facts_of, frames_of, transcript
 
 FACTS = facts_of(GenerationRequest(route="/v1/messages", model="scripted", prompt_param="messages", prompts=()))

@@ -6,7 +6,7 @@ from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest
 from plimsoll_runtime.routes.response_store import ResponseStore
 from plimsoll_runtime.routes.responses import RESPONSES
-from plimsoll_runtime.routes.responses_memory import remember, resolve_previous
+from plimsoll_runtime.routes.responses_memory import ResponsesMemory
 from routes.one_choice import answer_of, facts_of
 
 FIRST_ID = "resp_AAAABBBBCCCCDDDDEEEEFFFF"
@@ -25,7 +25,7 @@ def request_of(**fields: Any) -> GenerationRequest:
 def answer(store: ResponseStore, request: GenerationRequest, text: str = "Hello", tenant: str = "t") -> dict[str, Any]:
     said = answer_of(text)
     body = RESPONSES.to_response(said, facts_of(request))
-    remember(store, tenant, request, said, body)
+    ResponsesMemory(store).remember(request, tenant, said, body)
     return body
 
 
@@ -38,23 +38,23 @@ def said_in(request: GenerationRequest | Refusal) -> list[tuple[str, str]]:
 
 def test_a_request_that_continues_nothing_stays_as_it_is() -> None:
     request = request_of()
-    assert resolve_previous(request, make_store(), "t") is request
+    assert ResponsesMemory(make_store()).resolve(request, "t") is request
 
 
 def test_a_conversation_goes_on() -> None:
     store = make_store()
     answer(store, request_of())
-    second = resolve_previous(request_of(input="And?", previous_response_id=FIRST_ID), store, "t")
+    second = ResponsesMemory(store).resolve(request_of(input="And?", previous_response_id=FIRST_ID), "t")
     assert said_in(second) == [("user", "hi"), ("assistant", "Hello"), ("user", "And?")]
 
 
 def test_a_third_turn_has_both_before_it() -> None:
     store = make_store()
     answer(store, request_of())
-    second = resolve_previous(request_of(input="And?", previous_response_id=FIRST_ID), store, "t")
+    second = ResponsesMemory(store).resolve(request_of(input="And?", previous_response_id=FIRST_ID), "t")
     assert isinstance(second, GenerationRequest)
     answer(store, second, "Bye")
-    third = resolve_previous(request_of(input="Oh.", previous_response_id=FIRST_ID), store, "t")
+    third = ResponsesMemory(store).resolve(request_of(input="Oh.", previous_response_id=FIRST_ID), "t")
     assert [text for _, text in said_in(third)] == ["hi", "Hello", "And?", "Bye", "Oh."]
 
 
@@ -62,7 +62,7 @@ def test_instructions_are_not_carried_over() -> None:
     store = make_store()
     answer(store, request_of(instructions="Be brief."))
     request = request_of(input="And?", instructions="Be long.", previous_response_id=FIRST_ID)
-    assert said_in(resolve_previous(request, store, "t")) == [
+    assert said_in(ResponsesMemory(store).resolve(request, "t")) == [
         ("system", "Be long."),
         ("user", "hi"),
         ("assistant", "Hello"),
@@ -74,7 +74,7 @@ def test_template_arguments_are_those_of_the_new_request() -> None:
     store = make_store()
     answer(store, request_of(chat_template_kwargs={"style": "old"}))
     request = request_of(chat_template_kwargs={"style": "new"}, previous_response_id=FIRST_ID)
-    resolved = resolve_previous(request, store, "t")
+    resolved = ResponsesMemory(store).resolve(request, "t")
     assert isinstance(resolved, GenerationRequest)
     assert isinstance(resolved.prompts[0], ChatPrompt)
     assert resolved.prompts[0].template_arguments == {"style": "new"}
@@ -85,7 +85,7 @@ def test_an_unknown_id_is_refused() -> None:
     store = make_store()
     answer(store, request_of(store=False))
     answer(store, request_of(), tenant="alice")
-    refusal = resolve_previous(request_of(previous_response_id=FIRST_ID), store, "bob")
+    refusal = ResponsesMemory(store).resolve(request_of(previous_response_id=FIRST_ID), "bob")
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.param) == ("previous_response_not_found", "previous_response_id")
 

@@ -6,7 +6,7 @@ generation route is a dialect plus the one handler; the every-route test takes i
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -18,7 +18,6 @@ from starlette.responses import Response
 
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.refusal import Refusal, RefusalCode
-from plimsoll_runtime.routes import messages
 from plimsoll_runtime.routes.chat_completions import CHAT_COMPLETIONS
 from plimsoll_runtime.routes.completions import COMPLETIONS
 from plimsoll_runtime.routes.dialect import Dialect
@@ -27,12 +26,15 @@ from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.routes.generate import GenerationHandler
 from plimsoll_runtime.routes.information import Information
 from plimsoll_runtime.routes.keys import KeyFile, KeyMiddleware
+from plimsoll_runtime.routes.messages import MESSAGES
+from plimsoll_runtime.routes.messages_answer import PING
 from plimsoll_runtime.routes.paths import route_label
 from plimsoll_runtime.routes.responses import RESPONSES
-from plimsoll_runtime.routes.stored_responses import ResponsesMemory, StoredResponses
+from plimsoll_runtime.routes.responses_memory import ResponsesMemory
+from plimsoll_runtime.routes.stored_responses import StoredResponses
 
 DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
-    {dialect.route: dialect for dialect in (CHAT_COMPLETIONS, COMPLETIONS, messages.MESSAGES, RESPONSES)}
+    {dialect.route: dialect for dialect in (CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, RESPONSES)}
 )
 _LOG = logging.getLogger("plimsoll")
 
@@ -54,13 +56,15 @@ def _add_generation(app: FastAPI, front: Front) -> None:
         handler = GenerationHandler(
             front,
             dialect,
-            ping=messages.PING if route == endpoints.MESSAGES else None,
+            ping=PING if route == endpoints.MESSAGES else None,
             memory=ResponsesMemory(front.store) if route == endpoints.RESPONSES else None,
         )
         app.add_route(route, _endpoint(handler), methods=["POST"])
 
 
-def _endpoint(handler: GenerationHandler):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _endpoint(handler: GenerationHandler) -> Callable[[Request], Awaitable[Response]]:
+    """Starlette takes a function for a route; any other callable it would call as an ASGI app."""
+
     async def generate(request: Request) -> Response:
         return await handler(request)
 
@@ -84,7 +88,7 @@ def _add_information(app: FastAPI, front: Front) -> None:
     app.add_route(endpoints.METRICS, information.metrics, methods=["GET"])
 
 
-def _http_error(front: Front):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _http_error(front: Front) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def answer(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         allow = (error.headers or {}).get("Allow")

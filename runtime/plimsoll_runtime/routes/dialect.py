@@ -5,6 +5,7 @@ never sees configuration, a tokenizer or the engine. Invariant: the plain answer
 same.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -57,6 +58,11 @@ class Frame:
 
     data: str
     event: str | None = None
+
+
+def json_frame(value: Mapping[str, Any], event: str | None = None) -> Frame:
+    """ASCII alone: some clients split a stream at every character that Unicode calls a line break."""
+    return Frame(json.dumps(value, allow_nan=False, separators=(",", ":")), event)
 
 
 class StreamWriter(Protocol):

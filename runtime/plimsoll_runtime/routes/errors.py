@@ -78,6 +78,11 @@ def error_response(refusal: Refusal, path: str, request_id: str) -> Response:
     )
 
 
+def nobody_left() -> Response:
+    """Ends a request whose client has closed the connection; the status is never sent."""
+    return Response(status_code=499)
+
+
 def error_status(refusal: Refusal, path: str) -> int:
     """The HTTP status of a refusal on this path."""
     answer = _ANSWERS.get(refusal.code, _INVALID)

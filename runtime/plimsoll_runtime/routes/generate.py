@@ -9,7 +9,7 @@ import json
 import uuid
 from typing import Any, Protocol
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from plimsoll_runtime.contract import endpoints
@@ -19,17 +19,14 @@ from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest
 from plimsoll_runtime.routes.answer import AnswerFold, whole_answer
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Dialect, Frame
-from plimsoll_runtime.routes.errors import error_response, speaks_anthropic
+from plimsoll_runtime.routes.errors import error_response, nobody_left, speaks_anthropic
 from plimsoll_runtime.routes.front import Front
-from plimsoll_runtime.routes.intake import ClientDisconnect, read_body
+from plimsoll_runtime.routes.intake import read_body
 from plimsoll_runtime.routes.sse import ClientGoneError, EventStream, unless_gone
-
-GONE = 499
-"""Never sent: the client has closed the connection."""
 
 
 class Memory(Protocol):
-    """What a dialect that stores answers adds (responses_memory.py)."""
+    """What a dialect that stores answers adds (responses_memory.ResponsesMemory)."""
 
     def resolve(self, request: GenerationRequest, tenant: str) -> GenerationRequest | Refusal:
         """The request with the conversation that it goes on from."""
@@ -59,7 +56,7 @@ class GenerationHandler:
             parsed = await self._parse(request)
             outcome = parsed if isinstance(parsed, Refusal) else await self._submit(request, parsed)
         except (ClientDisconnect, ClientGoneError):
-            return Response(status_code=GONE)
+            return nobody_left()
         if isinstance(outcome, Refusal):
             self._front.meters.ended(self._dialect.route, "refused", self._front.wall_clock() - started)
             return self._refused(outcome, uuid.uuid4().hex)
@@ -100,7 +97,7 @@ class GenerationHandler:
         try:
             answer = await unless_gone(request.receive, whole_answer(generation.events()))
         except ClientGoneError:
-            return Response(status_code=GONE)
+            return nobody_left()
         finally:
             generation.close()
         if isinstance(answer, Broken):
@@ -123,7 +120,7 @@ class GenerationHandler:
         return self._memory is not None and self._memory.keeps(request)
 
     def _remember(self, answer: Answer, facts: AnswerFacts, tenant: str, body: dict[str, Any]) -> None:
-        if self._memory is not None and self._memory.keeps(facts.request):
+        if self._memory is not None:
             self._memory.remember(facts.request, tenant, answer, body)
 
     def _refused(self, refusal: Refusal, request_id: str) -> Response:

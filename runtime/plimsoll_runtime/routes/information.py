@@ -10,23 +10,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from plimsoll_runtime.admission.checks import CheckedFields
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest, TextPrompt, TokenPrompt
 from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing
 from plimsoll_runtime.routes.dialect import Dialect
-from plimsoll_runtime.routes.errors import error_body, error_response, error_status
+from plimsoll_runtime.routes.errors import error_body, error_response, error_status, nobody_left
 from plimsoll_runtime.routes.front import Front
-from plimsoll_runtime.routes.intake import ClientDisconnect, read_body
+from plimsoll_runtime.routes.intake import read_body
 from plimsoll_runtime.routes.messages import to_count_request
-from plimsoll_runtime.routes.responses_memory import resolve_previous
+from plimsoll_runtime.routes.responses_memory import ResponsesMemory
 from plimsoll_runtime.service import Service
 
-GONE = 499
 Asked = TypeVar("Asked")
 
 
@@ -127,7 +125,7 @@ class Information:
                 request, self._front.config.max_body_bytes, lambda body: read(body, request.headers)
             )
         except ClientDisconnect:
-            return Response(status_code=GONE)
+            return nobody_left()
         if isinstance(asked, Refusal):
             return self._refused(asked, path)
         service = self._front.loaded()
@@ -147,7 +145,7 @@ class Information:
     async def _decide(self, asked: _Question, request: Request, service: Service) -> dict[str, Any] | Refusal:
         parsed = asked.request
         if isinstance(parsed, GenerationRequest) and parsed.route == endpoints.RESPONSES:
-            parsed = resolve_previous(parsed, self._front.store, request.scope["tenant"])
+            parsed = ResponsesMemory(self._front.store).resolve(parsed, request.scope["tenant"])
         decision = parsed if isinstance(parsed, Refusal) else await service.decide(parsed)
         if isinstance(decision, Refusal):
             error = error_body(decision, asked.route, uuid.uuid4().hex)
@@ -163,9 +161,6 @@ class Information:
         }
 
     async def _count(self, asked: GenerationRequest, request: Request, service: Service) -> dict[str, Any] | Refusal:
-        checked = service.admission.check(asked)
-        if not isinstance(checked, CheckedFields):
-            return checked
         counted = await service.count(asked)
         return counted if isinstance(counted, Refusal) else {"input_tokens": sum(map(len, counted))}
 
@@ -239,8 +234,5 @@ class Information:
 
 async def _counted(asked: GenerationRequest, service: Service) -> list[int] | Refusal:
     """Token ids of the one prompt."""
-    checked = service.admission.check(asked)
-    if isinstance(checked, Refusal):
-        return checked
     counted = await service.count(asked)
     return counted if isinstance(counted, Refusal) else counted[0]

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from plimsoll_runtime.contract.config import field_names
 from plimsoll_runtime.refusal import Refusal, RefusalCode
@@ -159,6 +159,3 @@ def _has_lone_surrogate(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_has_lone_surrogate(part) for pair in value.items() for part in pair)
     return isinstance(value, list) and any(_has_lone_surrogate(part) for part in value)
-
-
-__all__ = ["ClientDisconnect", "is_deeper", "parse_object", "read_body"]

@@ -26,7 +26,7 @@ from plimsoll_runtime.routes.body import (
     wire_values,
 )
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, StreamWriter
-from plimsoll_runtime.routes.messages_answer import PING, MessagesStream, to_message
+from plimsoll_runtime.routes.messages_answer import MessagesStream, to_message
 from plimsoll_runtime.routes.messages_content import ChatMessage, read_conversation
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
 from plimsoll_runtime.routes.template_arguments import template_arguments
@@ -232,6 +232,3 @@ def _prompt(body: Mapping[str, Any], parsed: Body) -> ChatPrompt:
     thinks_not = parsed.thinking is not None and parsed.thinking.get("type") == "disabled"
     conversation = read_conversation(parsed.system, parsed.messages)
     return ChatPrompt(conversation, template_arguments(body, thinks_not=thinks_not))
-
-
-__all__ = ["MESSAGES", "PING", "Messages", "to_count_request"]

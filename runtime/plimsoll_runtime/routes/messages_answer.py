@@ -5,10 +5,10 @@ and `data`. It knows no request fields. Invariants: an empty text has no block; 
 delta and stopped before `message_delta`; what `message_delta` says replaces what `message_start` said.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, assert_never
 
+from plimsoll_runtime.contract.endpoints import MESSAGES
 from plimsoll_runtime.events import (
     AnswerEvent,
     Begun,
@@ -19,9 +19,9 @@ from plimsoll_runtime.events import (
     TextDelta,
     Usage,
 )
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame
-
-ERROR_TYPES: Final[Mapping[str, str]] = {"engine_failure": "api_error", "unavailable": "overloaded_error"}
+from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame, json_frame
+from plimsoll_runtime.routes.errors import error_body
 
 
 def to_message(answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
@@ -142,14 +142,13 @@ class MessagesStream:
         return [frame("message_delta", delta=_ending(self._ended), usage=final, **detail), frame("message_stop")]
 
     def _error(self, broken: Broken) -> Frame:
-        error = {"type": ERROR_TYPES[broken.code], "message": broken.message}
-        return frame("error", error=error, request_id=self._facts.request_id)
+        refusal = Refusal(code=broken.code, message=broken.message)
+        return json_frame(error_body(refusal, MESSAGES, self._facts.request_id), "error")
 
 
 def frame(kind: str, **fields: Any) -> Frame:
     """One event of this API: its type stands both in the `event` line and in the data."""
-    data = json.dumps({"type": kind, **fields}, allow_nan=False, separators=(",", ":"))
-    return Frame(data=data, event=kind)
+    return json_frame({"type": kind, **fields}, kind)
 
 
 PING: Final = frame("ping")

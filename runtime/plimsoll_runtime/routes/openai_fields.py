@@ -4,7 +4,6 @@ In and out: JSON values and `Frame`s. Nothing here knows messages, prompts or ch
 of the two routes, and for fields that OpenAI does not have the names that vLLM gave them.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +14,7 @@ from plimsoll_runtime.contract.endpoints import Route
 from plimsoll_runtime.events import Broken, ChoiceEnded, Usage
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.routes.body import WireModel, read, refuse
-from plimsoll_runtime.routes.dialect import AnswerFacts, ChoiceAnswer, Frame
+from plimsoll_runtime.routes.dialect import AnswerFacts, ChoiceAnswer, Frame, json_frame
 from plimsoll_runtime.routes.errors import error_body
 
 DONE: Final = Frame("[DONE]")
@@ -142,14 +141,9 @@ class ChunkFrames:
         yield DONE
 
     def _frame(self, fields: Mapping[str, Any]) -> Frame:
-        return Frame(_json_text({**self.heading, **fields}))
+        return json_frame({**self.heading, **fields})
 
 
 def broken_frame(broken: Broken, route: Route) -> Frame:
     """The last frame of a stream that broke. No [DONE] follows, which would say that the answer is whole."""
-    return Frame(_json_text(error_body(Refusal(code=broken.code, message=broken.message), route, "")))
-
-
-def _json_text(value: Any) -> str:
-    """ASCII alone: some clients split a stream at every character that Unicode calls a line break."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return json_frame(error_body(Refusal(code=broken.code, message=broken.message), route, ""))

@@ -2,9 +2,9 @@
 
 Owns the wire names of this API. In: a parsed body and lower-case headers, or answer events. Out: a `GenerationRequest`,
 or bodies and frames in the API's shape. It knows no configuration, tokenizer, engine or store: a request that continues
-an earlier answer carries `previous_response_id` in its `dialect_options` until `resolve_previous` puts the earlier
-messages before its own. Limits as everywhere: OpenAI's own minimum of 16 for `max_output_tokens` is not enforced.
-Source: OpenAI's API reference, "Responses".
+an earlier answer carries `previous_response_id` in its `dialect_options` until `ResponsesMemory.resolve` puts the
+earlier messages before its own. Limits as everywhere: OpenAI's own minimum of 16 for `max_output_tokens` is not
+enforced. Source: OpenAI's API reference, "Responses".
 """
 
 from collections.abc import Mapping

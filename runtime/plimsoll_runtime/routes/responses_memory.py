@@ -16,32 +16,38 @@ from plimsoll_runtime.routes.dialect import Answer
 from plimsoll_runtime.routes.response_store import ResponseStore
 
 
-def resolve_previous(request: GenerationRequest, store: ResponseStore, tenant: str) -> GenerationRequest | Refusal:
-    """The request with its whole conversation: instructions first, then what was said before, then the new input.
+class ResponsesMemory:
+    """The memory of one server over its store: what the generation handler asks (generate.Memory)."""
 
-    Gives the request itself where it continues nothing, and a Refusal where the id is not (or no longer) known.
-    """
-    previous_id = request.dialect_options["previous_response_id"]
-    if previous_id is None:
-        return request
-    earlier = store.conversation(tenant, previous_id)
-    if earlier is None:
-        return _previous_not_found(previous_id)
-    instructions, said = _split(request)
-    return replace(request, prompts=(replace(_prompt(request), messages=(*instructions, *earlier, *said)),))
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
 
+    def resolve(self, request: GenerationRequest, tenant: str) -> GenerationRequest | Refusal:
+        """The request with its whole conversation: instructions first, then what was said before, then the new input.
 
-def remember(
-    store: ResponseStore, tenant: str, request: GenerationRequest, answer: Answer, response_object: Mapping[str, Any]
-) -> None:
-    """Stores an answer unless the request said `store: false`. `request` is what `resolve_previous` gave.
+        Gives the request itself where it continues nothing, and a Refusal where the id is not (or no longer) known.
+        """
+        previous_id = request.dialect_options["previous_response_id"]
+        if previous_id is None:
+            return request
+        earlier = self._store.conversation(tenant, previous_id)
+        if earlier is None:
+            return _previous_not_found(previous_id)
+        instructions, said = _split(request)
+        return replace(request, prompts=(replace(_prompt(request), messages=(*instructions, *earlier, *said)),))
 
-    A response too large for the store is not kept: its id is unknown afterwards, as after its time to live.
-    """
-    if request.dialect_options["store"]:
-        _, said = _split(request)
-        turn = {"role": "assistant", "content": answer.choices[0].text}
-        store.put(tenant, response_object, [*said, turn])
+    def keeps(self, request: GenerationRequest) -> bool:
+        """Whether the answer is to be stored: unless the request said `store: false`."""
+        return bool(request.dialect_options["store"])
+
+    def remember(self, request: GenerationRequest, tenant: str, answer: Answer, body: Mapping[str, Any]) -> None:
+        """Stores the answer to what `resolve` gave, where it `keeps` it.
+
+        A response too large for the store is not kept: its id is unknown afterwards, as after its time to live.
+        """
+        if self.keeps(request):
+            _, said = _split(request)
+            self._store.put(tenant, body, [*said, {"role": "assistant", "content": answer.choices[0].text}])
 
 
 def _previous_not_found(previous_id: str) -> Refusal:

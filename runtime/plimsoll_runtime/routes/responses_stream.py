@@ -6,12 +6,11 @@ part added, text deltas, text done, part done, item done, and one terminal event
 answer. Source: OpenAI's API reference, "Streaming events", and what its SDK's accumulator accepts.
 """
 
-import json
 from collections.abc import Iterable
 from typing import Any, assert_never
 
 from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta, TextLogprob, Usage
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame, json_frame
 from plimsoll_runtime.routes.responses_object import (
     failed_response,
     finished_response,
@@ -112,4 +111,4 @@ class ResponsesStream:
     def _frame(self, kind: str, **fields: Any) -> Frame:
         event = {"type": kind, "sequence_number": self._sequence_number, **fields}
         self._sequence_number += 1
-        return Frame(data=json.dumps(event, allow_nan=False, separators=(",", ":")), event=kind)
+        return json_frame(event, kind)

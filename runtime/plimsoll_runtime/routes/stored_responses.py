@@ -1,42 +1,22 @@
-"""The stored answers of `/v1/responses` as the app uses them: memory for the handler, and the routes that read it.
+"""`GET` and `DELETE /v1/responses/{response_id}`: the routes that read what `/v1/responses` stored.
 
-Owns the binding of one `ResponseStore` to a server. In: requests and answers. Out: stored response objects, each only
-to the tenant that made it; an unknown or expired id is 404.
+In: ASGI requests. Out: stored response objects, each only to the tenant that made it; an unknown or expired id is 404.
+It stores nothing (responses_memory.py does).
 """
 
 import uuid
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import GenerationRequest
-from plimsoll_runtime.routes import responses_memory
-from plimsoll_runtime.routes.dialect import Answer
 from plimsoll_runtime.routes.errors import error_response
 from plimsoll_runtime.routes.response_store import ResponseStore
 
 
-class ResponsesMemory:
-    """What the generation handler asks (generate.Memory)."""
-
-    def __init__(self, store: ResponseStore) -> None:
-        self._store = store
-
-    def resolve(self, request: GenerationRequest, tenant: str) -> GenerationRequest | Refusal:
-        return responses_memory.resolve_previous(request, self._store, tenant)
-
-    def keeps(self, request: GenerationRequest) -> bool:
-        return bool(request.dialect_options["store"])
-
-    def remember(self, request: GenerationRequest, tenant: str, answer: Answer, body: dict[str, Any]) -> None:
-        responses_memory.remember(self._store, tenant, request, answer, body)
-
-
 class StoredResponses:
-    """`GET` and `DELETE /v1/responses/{response_id}`."""
+    """Both methods over one store."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
