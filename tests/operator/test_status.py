@@ -284,6 +284,26 @@ def test_what_was_not_declared_is_compared_among_the_replicas() -> None:
     assert "contextLength" not in content["budget"]["declared"]
 
 
+def test_a_replica_of_an_older_revision_is_shown_and_not_called_drifting() -> None:
+    """During a rollout both revisions serve; the floor of both is what a client can rely on."""
+    cluster, _ = settled(SERVER)
+    both = (pod("a", REVISION), pod("b", "older"))
+    content = status_of(SERVER, cluster.observed(pods=both, budgets={"a": reading(), "b": reading(context_length=64)}))
+    assert condition(content, "BudgetConsistent")[0] == "True"
+    assert "consistent" not in content["replicaBudgets"][1]
+    assert content["budget"]["effective"]["contextLength"] == 64
+
+
+def test_a_container_that_is_ready_again_is_no_crash_loop() -> None:
+    """The pod waits for something else, for example a sidecar that a webhook has added."""
+    cluster = ApiServer()
+    cluster.reconcile(SERVER)
+    cluster.report(replicas=1, ready=0)
+    one = pod("a", REVISION, ready=False, last_state=ended("the engine stopped"))
+    one["status"]["containerStatuses"][0]["ready"] = True
+    assert condition(status_of(SERVER, cluster.observed(pods=(one,))))[1] == "Starting"
+
+
 @pytest.mark.parametrize(
     ("budgets", "expected"),
     [
