@@ -322,6 +322,12 @@ def test_a_budget_that_cannot_be_read_is_unknown_and_never_drift(
     assert "consistent" not in content["replicaBudgets"][0]
 
 
+def test_known_drift_is_told_before_an_unread_budget() -> None:
+    two = server({**DECLARED, "replicas": 2})
+    _, observed = settled(two, a=BudgetReading(fault="no answer"), b=reading(running_slots=1))
+    assert condition(status_of(two, observed))[:2] == ("False", "BudgetDrift")
+
+
 @pytest.mark.parametrize(
     ("ready", "expected"),
     [
