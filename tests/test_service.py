@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from plimsoll_runtime.events import Begun, Broken, ChoiceEnded, Ended, EngineEve
 from plimsoll_runtime.generation import Generation
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import GenerationRequest, TextPrompt
+from plimsoll_runtime.request import GenerationRequest, TextPrompt, WireValue
 from plimsoll_runtime.service import Service
 from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.text.model_text import ModelText
@@ -129,6 +131,38 @@ def test_a_fault_of_one_answer_breaks_that_answer_alone(monkeypatch: pytest.Monk
         assert await asyncio.wait_for(read(neighbour), 5) == [Begun, TextDelta, ChoiceEnded, Ended]
         assert await asyncio.wait_for(read(faulty), 5) == [Begun, Broken]
         assert scene.engine.aborted == [faulty.request_id]
+        assert scene.service.house.inside == 0
+
+    run(scenario)
+
+
+def test_the_first_fault_in_the_order_of_checks_is_the_answer() -> None:
+    """Fields, model, draining, place: each is judged although everything after it is wrong too."""
+
+    async def scenario(scene: Scene) -> None:
+        for _ in range(4):
+            await scene.started()
+        wrong_field = GenerationRequest(COMPLETIONS, "other", "prompt", (TextPrompt(""),), {"n": WireValue("n", 0)})
+        faults_gone: list[dict[str, Any]] = [{}, {"wire": {}}, {"wire": {}, "model": "m"}]
+        full = await scene.service.submit(replace(wrong_field, wire={}, model="m"), "everyone")
+        scene.service.begin_drain()
+        answers = [await scene.service.submit(replace(wrong_field, **gone), "everyone") for gone in faults_gone]
+        assert [refusal.code for refusal in [*answers, full] if isinstance(refusal, Refusal)] == [
+            "integer_below_min_value",
+            "model_not_found",
+            "unavailable",
+            "rate_limit_exceeded",
+        ]
+
+    run(scenario)
+
+
+def test_a_refused_prompt_gives_its_place_back() -> None:
+    async def scenario(scene: Scene) -> None:
+        request = GenerationRequest(COMPLETIONS, "m", "prompt", (TextPrompt("x" * 16),))
+        refusal = await scene.service.submit(request, "everyone")
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == "context_length_exceeded"
         assert scene.service.house.inside == 0
 
     run(scenario)

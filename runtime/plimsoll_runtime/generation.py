@@ -127,7 +127,7 @@ class Generation:
     def break_off(self, broken: Broken) -> None:
         """The answer cannot be completed."""
         if not self.started.done():
-            self.refuse(Refusal(code=broken.code, message=broken.message, retry_after_seconds=1))
+            self.refuse(Refusal(code=broken.code, message=broken.message))
             return
         self._say(broken)
         self._end("failed")
@@ -220,5 +220,4 @@ def _queue_timeout(waited_seconds: float) -> Refusal:
         code="queue_timeout",
         message=f"no running slot became free in {waited_seconds:.0f} s: try again later, or raise "
         f"{field_names('queue_timeout')} or {field_names('running_slots')} on the server",
-        retry_after_seconds=5,
     )

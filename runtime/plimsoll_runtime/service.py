@@ -25,7 +25,7 @@ from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest
 from plimsoll_runtime.text.model_text import ModelText
 
-RETRY_WHEN_STOPPING_SECONDS = 5
+STOPPING = "the server is stopping: send the request again"
 Result = TypeVar("Result")
 _LOG = logging.getLogger("plimsoll")
 
@@ -186,7 +186,7 @@ class Service:
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
         except TimeoutError:
-            self._break_all(Broken("unavailable", "the server is stopping: send the request again"), False)
+            self._break_all(Broken("unavailable", STOPPING), False)
 
     def close(self) -> None:
         """Ends the text threads; nothing is submitted afterwards."""
@@ -216,11 +216,7 @@ class Service:
     def _unavailable(self) -> Refusal:
         if self.crashed.is_set():
             return Refusal(code="engine_failure", message="the engine stopped: the server is about to restart")
-        return Refusal(
-            code="unavailable",
-            message="the server is stopping: send the request again",
-            retry_after_seconds=RETRY_WHEN_STOPPING_SECONDS,
-        )
+        return Refusal(code="unavailable", message=STOPPING)
 
     async def _off_loop(self, work: Callable[[], Result]) -> Result:
         return await self._loop.run_in_executor(self._text_threads, work)

@@ -4,11 +4,13 @@ import re
 import threading
 
 import httpx
+import pytest
 
 from doubles.clients import send_raw
 from doubles.scripted_model import NOT_A_NUMBER, Script
 from doubles.server import MODEL, ScriptedServer, Vocabulary, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
+from routes.raw_http import begun_post
 from test_every_route import ASK
 
 TIMES = 8
@@ -69,6 +71,16 @@ def _samples(server: ScriptedServer) -> dict[str, float]:
 
 def _ended(server: ScriptedServer) -> float:
     return sum(value for name, value in _samples(server).items() if name.startswith("plimsoll_requests_total"))
+
+
+@pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
+def test_a_client_that_leaves_in_its_body_is_counted_too(route: str) -> None:
+    """What happened before: it reached the route and ended in no outcome at all."""
+    with scripted_server() as server:
+        with begun_post(server, route, "content-length: 100") as connected:
+            connected.sendall(b"{")
+        wait_until(lambda: _ended(server) == 1)
+        assert _samples(server)[f'plimsoll_requests_total{{outcome="cancelled",route="{route}"}}'] == 1
 
 
 def test_tokens_are_counted_as_usage_says() -> None:

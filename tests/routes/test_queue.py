@@ -1,5 +1,6 @@
 """What waits, what is refused, and what is told when it waited too long."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 
@@ -52,6 +53,19 @@ def _assert_refused_at_once(server: ScriptedServer, route: str, stream: bool) ->
     assert answer.json()["error"]["type"] == kind
     wrong = server.client.post(route, json={**body, ask.limit_field: 0})
     assert wrong.status_code == 400, "a bad request is 400 even when the house is full"
+
+
+@pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
+def test_an_answer_cut_by_the_end_of_the_grace_says_when_to_come_again(route: str) -> None:
+    """What happened before: a plain answer cut at the end of the drain was a 503 without Retry-After."""
+    with scripted_server(context_length=30_000, page_size=64, before_step=lambda step: time.sleep(0.002)) as server:
+        clients = Clients(server)
+        clients.send(route, limit=20_000)
+        wait_until(lambda: server.load().running == 1)
+        assert server.front.service is not None
+        asyncio.run_coroutine_threadsafe(server.front.service.drain(0), server.loop)
+        assert clients.statuses() == [OVERLOADED.get(route, (503,))[0]]
+        assert int(clients.answers[0].headers["retry-after"]) >= 1
 
 
 def test_no_queue_means_running_slots_only(gate: Gate) -> None:

@@ -45,6 +45,9 @@ _ANSWERS: Mapping[RefusalCode, _Answer] = {
 }
 """Codes that are not here are a client's mistake in the body: 400."""
 
+RETRY_AFTER_SECONDS: Mapping[RefusalCode, int] = {"queue_timeout": 5, "unavailable": 5}
+"""When to come again, where the refusal itself does not know better."""
+
 _CODE_ON_THE_WIRE: Mapping[RefusalCode, str] = {"queue_timeout": "rate_limit_exceeded"}
 
 
@@ -60,8 +63,11 @@ def speaks_anthropic(path: str) -> bool:
 def error_response(refusal: Refusal, path: str, request_id: str) -> Response:
     """The whole answer to a request that is not served."""
     headers = {}
-    if refusal.retry_after_seconds is not None:
-        headers["retry-after"] = str(refusal.retry_after_seconds)
+    retry_after_seconds = refusal.retry_after_seconds
+    if retry_after_seconds is None:
+        retry_after_seconds = RETRY_AFTER_SECONDS.get(refusal.code)
+    if retry_after_seconds is not None:
+        headers["retry-after"] = str(retry_after_seconds)
     if refusal.allow is not None:
         headers["allow"] = refusal.allow
     if "prompt_tokens" in refusal.numbers:

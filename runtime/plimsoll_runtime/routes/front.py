@@ -13,7 +13,6 @@ from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.routes.response_store import ResponseStore
 from plimsoll_runtime.service import Service
 
-RETRY_WHEN_LOADING_SECONDS = 5
 PING_SECONDS = 15.0
 READY_STEP_SECONDS = 10.0
 """A busy engine that made no step for longer is not ready: new work should go elsewhere."""
@@ -44,11 +43,7 @@ class Front:
         """The service, or why there is none yet."""
         if self.service is not None:
             return self.service
-        return Refusal(
-            code="unavailable",
-            message="the model is still loading: send the request again",
-            retry_after_seconds=RETRY_WHEN_LOADING_SECONDS,
-        )
+        return Refusal(code="unavailable", message="the model is still loading: send the request again")
 
     def is_live(self) -> bool:
         """Independent of loading and draining: false only when a restart is the cure."""

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from plimsoll_runtime.contract import endpoints
+from plimsoll_runtime.contract.metrics import Outcome
 from plimsoll_runtime.events import AnswerEvent, Broken
 from plimsoll_runtime.generation import Generation
 from plimsoll_runtime.refusal import Refusal
@@ -55,10 +56,13 @@ class GenerationHandler:
         try:
             parsed = await self._parse(request)
             outcome = parsed if isinstance(parsed, Refusal) else await self._submit(request, parsed)
-        except (ClientDisconnect, ClientGoneError):
+        except ClientDisconnect:  # in its body; whoever leaves later is counted by the service
+            self._ended("cancelled", started)
+            return nobody_left()
+        except ClientGoneError:
             return nobody_left()
         if isinstance(outcome, Refusal):
-            self._front.meters.ended(self._dialect.route, "refused", self._front.wall_clock() - started)
+            self._ended("refused", started)
             return self._refused(outcome, uuid.uuid4().hex)
         return await self._answer(request, outcome)
 
@@ -122,6 +126,9 @@ class GenerationHandler:
     def _remember(self, answer: Answer, facts: AnswerFacts, tenant: str, body: dict[str, Any]) -> None:
         if self._memory is not None:
             self._memory.remember(facts.request, tenant, answer, body)
+
+    def _ended(self, outcome: Outcome, started: float) -> None:
+        self._front.meters.ended(self._dialect.route, outcome, self._front.wall_clock() - started)
 
     def _refused(self, refusal: Refusal, request_id: str) -> Response:
         self._front.meters.refused(self._dialect.route, refusal.code)

@@ -18,7 +18,7 @@ from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest, TextPrompt, TokenPrompt
 from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing
 from plimsoll_runtime.routes.dialect import Dialect
-from plimsoll_runtime.routes.errors import error_body, error_response, error_status, nobody_left
+from plimsoll_runtime.routes.errors import RETRY_AFTER_SECONDS, error_body, error_response, error_status, nobody_left
 from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.routes.intake import read_body
 from plimsoll_runtime.routes.messages import to_count_request
@@ -52,7 +52,7 @@ class Information:
         if ready:
             return JSONResponse({"status": "ready"})
         status = "loading" if self._front.service is None else "not ready"
-        return JSONResponse({"status": status}, 503, headers={"retry-after": "5"})
+        return JSONResponse({"status": status}, 503, headers={"retry-after": str(RETRY_AFTER_SECONDS["unavailable"])})
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._front.meters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
