@@ -143,7 +143,12 @@ def ask_completions(client: openai.OpenAI, model: str) -> Row:
 
 def ask_messages(client: anthropic.Anthropic, model: str) -> Row:
     raw = client.messages.with_raw_response.create(
-        model=model, max_tokens=8192, messages=[{"role": "user", "content": QUESTION}]
+        model=model,
+        max_tokens=8192,
+        messages=[{"role": "user", "content": QUESTION}],
+        # This client has no argument for it, and the API's newer version refuses it.
+        extra_body={"temperature": 0},
+        extra_headers={"anthropic-version": "2023-06-01"},
     )
     text = "".join(block.text for block in raw.parse().content if block.type == "text")
     return row(endpoints.MESSAGES, "8192", raw, text)

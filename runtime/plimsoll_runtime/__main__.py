@@ -22,6 +22,7 @@ from plimsoll_runtime.admission.house import House
 from plimsoll_runtime.contract.command_line import parse_flags
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.last_words import StartError, give_up
+from plimsoll_runtime.contract.model_source import ModelSourceError, parse_model_source
 from plimsoll_runtime.engine.engine import Engine
 from plimsoll_runtime.engine.thread import EngineThread
 from plimsoll_runtime.lifecycle import listen, run_server, unawaited_at_exit
@@ -37,6 +38,11 @@ from plimsoll_runtime.warm_up import warm_up
 def serve(arguments: Sequence[str]) -> int:
     """Runs a server until it is told to stop; returns the exit code."""
     config = parse_flags(arguments)
+    try:
+        parse_model_source(config.model)
+    except ModelSourceError as error:
+        print(f"plimsoll serve: --model: {error}", file=sys.stderr)
+        return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     try:
         front = new_front(config)
@@ -44,7 +50,9 @@ def serve(arguments: Sequence[str]) -> int:
         sock = listen(config.host, config.port)
     except (StartError, ValueError, OSError) as error:
         return give_up("serve", str(error))
-    load = functools.partial(load_and_announce, front, sock, lambda: load_model(config, show_progress()))
+    load = functools.partial(
+        load_and_announce, front, sock, lambda: load_model(config, show_progress(front.served_name))
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run_server(app, front, sock, load, grace_seconds(config)))
 
@@ -102,9 +110,10 @@ async def load_and_announce(front: Front, sock: socket.socket, load: Callable[[]
     limits = loaded.limits
     hard_limit = "none" if limits.max_output_limit is None else f"{limits.max_output_limit:,}"
     print(
-        f"plimsoll serve: ready after {time.monotonic() - started:.1f} s: context {limits.context_length:,}, output "
-        f"default {limits.max_output_default:,}, limit {hard_limit}, over budget "
-        f"{limits.over_budget}, slots {front.config.running_slots}, KV {loaded.plan.kv_capacity_tokens:,} tokens, "
+        f"plimsoll serve: {front.served_name} on http://{host}:{port} is ready after "
+        f"{time.monotonic() - started:.1f} s: context {limits.context_length:,}, output default "
+        f"{limits.max_output_default:,}, limit {hard_limit}, over budget {limits.over_budget}, slots "
+        f"{front.config.running_slots}, KV {loaded.plan.kv_capacity_tokens:,} tokens, "
         f"{torch.get_num_threads()} threads",
         file=sys.stderr,
         flush=True,

@@ -128,8 +128,13 @@ async def _until_stopped(front: Front, stop: _Stop, load: Callable[[], Awaitable
         code = give_up("serve", "the engine stopped: the log says why")
         await asyncio.sleep(LAST_WORDS_SECONDS / 2)
         return code
-    print("plimsoll serve: stopping: no new work, running requests may finish", file=sys.stderr, flush=True)
     service.begin_drain()
+    print(
+        f"plimsoll serve: stopping: no new work; {service.house.inside} running requests may finish within "
+        f"{grace_seconds:g} s ({field_names('drain_seconds')}), a second signal cuts them short",
+        file=sys.stderr,
+        flush=True,
+    )
     await _first(stop.second.wait(), asyncio.ensure_future(service.drain(grace_seconds)))
     await service.drain(0)
     return 0

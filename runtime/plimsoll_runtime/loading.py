@@ -32,15 +32,18 @@ from plimsoll_runtime.engine.host_cores import usable_cores
 from plimsoll_runtime.engine.host_memory import available_bytes
 from plimsoll_runtime.engine.kv_cache import allocate_kv_cache, kv_bytes_per_token
 from plimsoll_runtime.engine.runner import ModelRunner, Runner
-from plimsoll_runtime.engine.settings import DEFAULT_PAGE_SIZE, DEFAULT_STEP_TOKENS, LOGITS_ROWS, EngineSettings
-from plimsoll_runtime.models.decoder import load_decoder
+from plimsoll_runtime.engine.settings import (
+    DEFAULT_PAGE_SIZE,
+    DEFAULT_STEP_TOKENS,
+    LOGITS_ROWS,
+    EngineSettings,
+    step_budget_tokens,
+)
+from plimsoll_runtime.models.decoder import Progress, load_decoder
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.text.errors import TemplateError, TokenizerError
 from plimsoll_runtime.text.model_text import ModelText, load_from_folder, load_from_gguf
-
-Progress = Callable[[int, int], None]
-"""(bytes read, bytes in all)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +136,11 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
         available_bytes=available_bytes(device),
         weight_bytes=checkpoint.weight_bytes,
         transient_bytes=step_transient_bytes(
-            step_tokens=max(DEFAULT_STEP_TOKENS, config.running_slots + DEFAULT_PAGE_SIZE),
+            step_tokens=step_budget_tokens(DEFAULT_STEP_TOKENS, config.running_slots, DEFAULT_PAGE_SIZE),
             context_tokens=architecture.context_window if config.context_length is None else config.context_length,
             logit_rows=LOGITS_ROWS,
             hidden_size=architecture.hidden_size,
-            intermediate_size=architecture.feed_forward_size,
+            feed_forward_size=architecture.feed_forward_size,
             query_size=architecture.num_heads * architecture.head_dim,
             vocab_size=architecture.vocab_size,
         ),
@@ -161,14 +164,12 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
 def _device(config: RuntimeConfig) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(config.device)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in {"cpu", "cuda"}:
-        raise StartError(f"{field_names('device')} is {config.device!r}: use auto, cpu, cuda or cuda:N")
+    device = torch.device(config.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise StartError(f"{field_names('device')} is {config.device!r}, but this machine has no usable CUDA device")
+        raise StartError(
+            f"{field_names('device')} is {config.device!r}, but this machine has no usable CUDA device: "
+            "use cpu, or auto"
+        )
     return device
 
 
@@ -182,7 +183,7 @@ def _dtype(config: RuntimeConfig) -> torch.dtype:
     }[config.dtype]
 
 
-def show_progress(now: Callable[[], float] = time.monotonic) -> Progress:
+def show_progress(name: str, now: Callable[[], float] = time.monotonic) -> Progress:
     """Progress on standard error: at most one line a second, and none when it is over within two."""
     started = now()
     last_shown = started + 1.0
@@ -192,6 +193,6 @@ def show_progress(now: Callable[[], float] = time.monotonic) -> Progress:
         if now() - last_shown >= 1.0:
             last_shown = now()
             share = 100 * done_bytes // max(total_bytes, 1)
-            print(f"loading weights: {share:3d} % of {total_bytes / 1e6:,.0f} MB", file=sys.stderr, flush=True)
+            print(f"{name}: loading weights: {share:3d} % of {total_bytes / 1e6:,.0f} MB", file=sys.stderr, flush=True)
 
     return progress

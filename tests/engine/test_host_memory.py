@@ -19,11 +19,11 @@ VERSION_1 = {
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({}, 2_048_000),
-        (VERSION_2, 350_000),
-        (VERSION_1, 350_000),
-        ({**VERSION_2, "memory.max": "max"}, 2_048_000),
-        ({**VERSION_2, "memory.max": "9000000000"}, 2_048_000),
+        ({}, 2_048_000 * 9 // 10),
+        (VERSION_2, 350_000 * 9 // 10),
+        (VERSION_1, 350_000 * 9 // 10),
+        ({**VERSION_2, "memory.max": "max"}, 2_048_000 * 9 // 10),
+        ({**VERSION_2, "memory.max": "9000000000"}, 2_048_000 * 9 // 10),
     ],
     ids=["no group", "version 2", "version 1", "no limit", "limit above the machine"],
 )

@@ -166,6 +166,7 @@ KEY_FILES: dict[str, bytes] = {
     "blank-lines": b"\n\n  \nk1\n\n",
     "spaces": b"\t k1 \n",
     "two": b"k0\nk1\n",
+    "comments": b"# k2\nk1\n  # k2\n",
 }
 
 
@@ -176,7 +177,7 @@ def test_a_key_file_as_editors_and_secrets_write_it(tmp_path: Path, content: byt
     path.write_bytes(content)
     keys = KeyFile(path)
     assert keys.tenant_of(b"k1")
-    assert not any(keys.tenant_of(key) for key in (b"", b"\n", b" ", b"k2", b"k1\n", b"\xef\xbb\xbfk1"))
+    assert not any(keys.tenant_of(key) for key in (b"", b"\n", b" ", b"k2", b"# k2", b"k1\n", b"\xef\xbb\xbfk1"))
 
 
 def test_a_secret_is_rotated_without_a_restart(tmp_path: Path) -> None:

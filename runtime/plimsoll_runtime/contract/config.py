@@ -32,6 +32,7 @@ Word = BeforeValidator(_lower)
 
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKEN_COUNT, strict=True)]
 Text = Annotated[str, Field(min_length=1)]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")]
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 7, allow_inf_nan=False)]
 
 
@@ -121,7 +122,7 @@ class RuntimeConfig(BaseModel):
         unit="switch",
         description="Reuse the keys and values of prompt beginnings that the same tenant sent before.",
     )
-    device: Text = setting("auto", spec=None, unit="device", description="auto, cpu, cuda, or cuda:N.")
+    device: Device = setting("auto", spec=None, unit="device", description="auto, cpu, cuda, or cuda:N.")
     dtype: Annotated[Dtype, Word] = setting(
         "auto",
         spec=None,
@@ -152,7 +153,8 @@ class RuntimeConfig(BaseModel):
         None,
         spec=None,
         unit="path",
-        description="File with one API key per line; read again when it changes. Not set: no key is asked for.",
+        description="File with one API key per line, # begins a comment; read again when it changes. Not set: no "
+        "key is asked for.",
     )
 
     @model_validator(mode="after")

@@ -41,6 +41,8 @@ def allowed_values(name: str) -> str:
             return f"a number of {unit} above {schema['exclusiveMinimum']:,} and up to {schema['maximum']:,}"
         case "boolean":
             return "true or false"
+    if "pattern" in schema:
+        return f"a text of the form {schema['pattern'].strip('^$')} ({unit})"
     return f"text that is not empty ({unit})"
 
 

@@ -21,13 +21,13 @@ def allocate_kv_cache(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> list[LayerCache]:
-    """Zeros: on a CPU the memory is taken page by page as it is written first."""
+    """Not filled: on a CPU the memory is taken page by page as it is written first. No row is read before that."""
     shape = (num_pages * page_size, num_kv_heads, head_dim)
 
-    def zeros() -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
+    def rows() -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
 
-    return [LayerCache(keys=zeros(), values=zeros()) for _ in range(num_layers)]
+    return [LayerCache(keys=rows(), values=rows()) for _ in range(num_layers)]
 
 
 def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, element_bytes: int) -> int:

@@ -68,8 +68,9 @@ class KeyFile:
             text = self._path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError:
             raise ValueError(f"the API key file {self._path} is not UTF-8 text: write one key per line") from None
-        keys = [line.strip() for line in text.splitlines()]
-        digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys if key)
+        lines = (line.strip() for line in text.splitlines())
+        keys = [line for line in lines if line and not line.startswith("#")]
+        digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
         if not digests:
             raise ValueError(f"the API key file {self._path} holds no key: write one per line")
         self._digests, self._stamp, self._complaint = digests, stamp, ""
