@@ -115,7 +115,7 @@ def test_bytes_of_one_token_and_of_one_step() -> None:
         step_tokens=512,
         logit_rows=64,
         hidden_size=576,
-        intermediate_size=1536,
+        feed_forward_size=1536,
         query_size=576,
         vocab_size=49_152,
         context_tokens=2048,

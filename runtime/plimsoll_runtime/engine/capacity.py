@@ -94,7 +94,7 @@ def step_transient_bytes(
     step_tokens: int,
     logit_rows: int,
     hidden_size: int,
-    intermediate_size: int,
+    feed_forward_size: int,
     query_size: int,
     vocab_size: int,
     context_tokens: int = 0,
@@ -105,7 +105,7 @@ def step_transient_bytes(
     two branches of the feed-forward with their product, and what it sees of `context_tokens` (a byte of mask and its
     float). Per logit row: the row, and a copy in float64.
     """
-    per_token = 4 * (3 * hidden_size + 5 * query_size + 3 * intermediate_size) + context_tokens * (1 + 4)
+    per_token = 4 * (3 * hidden_size + 5 * query_size + 3 * feed_forward_size) + context_tokens * (1 + 4)
     return step_tokens * per_token + logit_rows * vocab_size * (4 + 8)
 
 

@@ -49,9 +49,14 @@ class EngineSettings:
 
     @property
     def step_budget_tokens(self) -> int:
-        """Tokens of one step: decoding sequences come first, and prefill always keeps at least one page."""
-        return max(self.step_tokens, self.running_slots + self.page_size)
+        """Tokens that one step computes at most."""
+        return step_budget_tokens(self.step_tokens, self.running_slots, self.page_size)
 
     def pages_for(self, num_tokens: int) -> int:
         """Pages that hold `num_tokens`."""
         return -(-num_tokens // self.page_size)
+
+
+def step_budget_tokens(step_tokens: int, running_slots: int, page_size: int) -> int:
+    """Tokens of one step: decoding sequences come first, and prefill always keeps at least one page."""
+    return max(step_tokens, running_slots + page_size)
