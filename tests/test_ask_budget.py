@@ -77,7 +77,7 @@ def ask(server: Server, tmp_path: Path) -> Ask:
 
 def test_the_request_is_sent_as_the_route_would_get_it(ask: Ask, server: Server, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("first\nsecond\n", encoding="utf-8")
+    keys.write_text("# one of\n\nfirst\nsecond\n", encoding="utf-8")
     arguments = ("--route", "/v1/messages", "--over-budget", "refuse", "--api-key-file", str(keys))
     assert ask(ADMITTED, *arguments) == 0
     path, headers, body = server.seen

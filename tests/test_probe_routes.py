@@ -86,7 +86,7 @@ def test_a_route_that_answers_otherwise_is_shown(capsys: pytest.CaptureFixture[s
 
 def test_a_server_with_keys_is_asked_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("sk-probe\n")
+    keys.write_text("# a comment, which was sent as the key\nsk-probe\n")
     with scripted_server(context_length=64, api_key_file=str(keys)) as server:
         assert main([server.url]) == 1
         assert "--api-key-file" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from plimsoll_runtime.contract.endpoints import (
     GENERATION_ROUTES,
     HEADER_OVER_BUDGET,
 )
+from plimsoll_runtime.contract.key_file import key_headers
 
 EXIT_ADMITTED: Final = 0
 EXIT_NO_DECISION: Final = 1
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--url", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="the server (default: %(default)s)")
     add("--route", default=CHAT_COMPLETIONS, help=f"one of {', '.join(GENERATION_ROUTES)} (default: %(default)s)")
     add("--over-budget", metavar="WORD", help="clamp or refuse, for this request (default: what the server does)")
-    add("--api-key-file", metavar="PATH", help="file whose first line is the API key (default: no key is sent)")
+    add("--api-key-file", metavar="PATH", help="file whose first key is sent (default: no key is sent)")
     add("--json", action="store_true", help="print the server's answer as it is")
     return parser
 
@@ -68,9 +69,16 @@ def _ask(options: argparse.Namespace) -> Mapping[str, Any]:
     if options.over_budget is not None:
         headers[HEADER_OVER_BUDGET] = options.over_budget
     if options.api_key_file is not None:
-        headers["Authorization"] = f"Bearer {_first_line(options.api_key_file)}"
+        headers |= _key_headers(options.api_key_file)
     body = json.dumps({"route": options.route, "request": _request_body(options.file)}).encode()
     return _decision(options.url, _post(_target(options.url), body, headers))
+
+
+def _key_headers(file: str) -> Mapping[str, str]:
+    try:
+        return key_headers(Path(file))
+    except ValueError as error:
+        raise NoDecisionError(str(error)) from None
 
 
 def _target(url: str) -> str:
@@ -86,13 +94,6 @@ def _request_body(file: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise NoDecisionError(f"{file} is not JSON: {error}") from None
-
-
-def _first_line(file: str) -> str:
-    key, _, _ = _read(file).strip().partition("\n")
-    if not (key := key.strip()).isascii() or not key:
-        raise NoDecisionError(f"--api-key-file {file}: the first line is not an API key")
-    return key
 
 
 def _read(file: str) -> str:

@@ -31,6 +31,7 @@ from plimsoll_runtime.contract.endpoints import (
     RESPONSES,
     Route,
 )
+from plimsoll_runtime.contract.key_file import key_headers
 
 TEXT: Final = "Say hello."
 Body = Callable[[int], dict[str, Any]]
@@ -170,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("url", nargs="?", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="the server (default: %(default)s)")
-    add("--api-key-file", metavar="PATH", help="file whose first line is the API key (default: no key is sent)")
+    add("--api-key-file", metavar="PATH", help="file whose first key is sent (default: no key is sent)")
     add("--timeout", type=float, default=120.0, metavar="SECONDS", help="per request (default: %(default)s)")
     return parser
 
@@ -188,9 +189,6 @@ def _key_headers(file: str | None) -> Mapping[str, str]:
     if file is None:
         return {}
     try:
-        lines = Path(file).read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProbeError(f"cannot read {file}: {error}") from None
-    if not lines or not lines[0].isascii():
-        raise ProbeError(f"--api-key-file {file}: the first line is not an API key")
-    return {"Authorization": f"Bearer {lines[0]}"}
+        return key_headers(Path(file))
+    except ValueError as error:
+        raise ProbeError(str(error)) from None

@@ -1,9 +1,9 @@
 """API keys: who may ask, and which tenant they are.
 
-Owns the key file and the middleware that asks for a key on every path but the probes: deny by default, so a new route
-is covered before it is written. In: a file with one key per line, read again when it changes. Out: the tenant (a hash
-of the key) in the request's scope, or 401 in the path's own dialect. Keys are compared as SHA-256 digests in constant
-time and never leave this module. Without a file there is one tenant.
+Owns the middleware that asks for a key on every path but the probes: deny by default, so a new route is covered before
+it is written. In: a key file (contract/key_file.py), read again when it changes. Out: the tenant (a hash of the key) in
+the request's scope, or 401 in the path's own dialect. Keys are kept as SHA-256 digests alone, and compared in constant
+time. Without a file there is one tenant.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plimsoll_runtime.contract.config import field_names
 from plimsoll_runtime.contract.endpoints import WITHOUT_KEY
+from plimsoll_runtime.contract.key_file import read_keys
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.routes.errors import error_response
@@ -64,15 +65,7 @@ class KeyFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self, stamp: tuple[int, int, int]) -> None:
-        try:
-            text = self._path.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise ValueError(f"the API key file {self._path} is not UTF-8 text: write one key per line") from None
-        lines = (line.strip() for line in text.splitlines())
-        keys = [line for line in lines if line and not line.startswith("#")]
-        digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
-        if not digests:
-            raise ValueError(f"the API key file {self._path} holds no key: write one per line")
+        digests = tuple(hashlib.sha256(key.encode()).digest() for key in read_keys(self._path))
         self._digests, self._stamp, self._complaint = digests, stamp, ""
 
     def _complain(self, complaint: str) -> None:
