@@ -212,6 +212,19 @@ def test_another_word_for_over_budget_is_refused(servers: dict[str, ScriptedServ
     assert ask_route(servers["open"], route, 1, False, {endpoints.HEADER_OVER_BUDGET: "maybe"}).status == 400
 
 
+def test_a_list_of_prompts_shows_the_sum_and_the_smallest_grant(servers: dict[str, ScriptedServer]) -> None:
+    """Each prompt has its own budget, each of its choices the whole grant; one prompt without room refuses all."""
+    body = {"model": MODEL, "ignore_eos": True, "prompt": ["x" * 11, "x" * 40], "n": 2}
+    answer = servers["open"].client.post(endpoints.COMPLETIONS, json=body)
+    assert answer.json()["usage"]["completion_tokens"] == 2 * (CONTEXT - 11) + 2 * (CONTEXT - 40)
+    assert answer.headers[endpoints.HEADER_PROMPT_TOKENS] == str(11 + 40)
+    assert answer.headers[endpoints.HEADER_MAX_OUTPUT_TOKENS] == str(CONTEXT - 40)
+    assert answer.headers[endpoints.HEADER_LIMITED_BY] == "context"
+    assert answer.headers[endpoints.HEADER_FINISH_DETAIL] == "context"
+    refused = servers["open"].client.post(endpoints.COMPLETIONS, json={**body, "prompt": ["x" * 11, "x" * CONTEXT]})
+    assert (refused.status_code, refused.headers[endpoints.HEADER_PROMPT_TOKENS]) == (400, str(CONTEXT))
+
+
 @dataclass(frozen=True)
 class _Answer:
     """A plain answer, or the last state of a streamed one in the plain answer's shape."""
