@@ -113,7 +113,8 @@ class Reconciler:
             try:
                 self.cluster.create(EVENT, _event_object(live, event, _now()))
             except ApiFault as fault:
-                LOGGER.warning("the event %s could not be written: %s", event.reason, fault)
+                level = logging.INFO if fault.is_namespace_ending else logging.WARNING
+                LOGGER.log(level, "the event %s could not be written: %s", event.reason, fault)
 
 
 def _uid_of(wanted: Mapping[str, Any], observed: Observed) -> str | None:

