@@ -96,6 +96,8 @@ async def run_server(
         server.should_exit = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(serving, LAST_WORDS_SECONDS + 2)
+        if front.service is not None:
+            front.service.close()
 
 
 class _Stop:

@@ -189,7 +189,7 @@ class Service:
             self._break_all(Broken("unavailable", STOPPING), False)
 
     def close(self) -> None:
-        """Ends the text threads; nothing is submitted afterwards."""
+        """Drops the texts that wait for a thread: the end of the process would wait for them. Nothing comes after."""
         self._text_threads.shutdown(wait=False, cancel_futures=True)
 
     def _dispatch(self, events: list[EngineEvent]) -> None:
