@@ -13,36 +13,26 @@ import pytest
 from plimsoll_cluster import Cluster, ClusterError, open_cluster
 from plimsoll_cluster.binaries import find_binaries
 
-from live_site import ROOT, SYSTEM, Site
+from live_site import SYSTEM, Site
+from release import install, is_installed, missing_images
 
-IMAGES = ("localhost/plimsoll/runtime:dev", "localhost/plimsoll/operator:dev")
-VALUES = (
-    "image.repository=localhost/plimsoll/operator",
-    "image.tag=dev",
-    "runtimeImage.repository=localhost/plimsoll/runtime",
-    "runtimeImage.tag=dev",
-)
 _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """With both images and the operator in it, which works."""
+    """With both images and the operator in it, which works. An operator that is there already stays afterwards."""
     if not os.environ.get("PLIMSOLL_E2E_KUBECONFIG") and (find_binaries() is None or os.geteuid() != 0):
         pytest.skip("cluster: needs root and the programs that make cluster-binaries builds")
     with open_cluster() as opened:
         if opened.state is not None:
-            for image in IMAGES:
+            for image in missing_images(opened):
                 opened.load_image(image)
+        was_there = is_installed(opened)
         install(opened)
         yield opened
-        opened.helm("uninstall", "plimsoll", f"--namespace={SYSTEM}", "--wait")
-
-
-def install(cluster: Cluster, *values: str) -> None:
-    settings = [f"--set={value}" for value in (*VALUES, *values)]
-    words = ("upgrade", "--install", "plimsoll", str(ROOT / "charts" / "plimsoll"), "--create-namespace")
-    cluster.helm(*words, f"--namespace={SYSTEM}", *settings, "--wait", "--timeout=120s")
+        if not was_there:
+            opened.helm("uninstall", "plimsoll", f"--namespace={SYSTEM}", "--wait")
 
 
 @pytest.fixture
