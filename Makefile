@@ -21,7 +21,7 @@ export HF_HUB_OFFLINE := 1
 .PHONY: help venv demo serve test lint typecheck verify bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## Create .venv with everything pinned in constraints.txt, and the sample model
 
