@@ -7,7 +7,7 @@ that run are asked; nothing is kept of a pod that is gone.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -57,8 +57,9 @@ class ReplicaReadings:
         before = self._memory.get(key, _Memory()).readings
         counts = {}
         for pod, (_, latest) in zip(asked, answers, strict=True):
-            history = before.counts.get(name_of(pod), ())
-            counts[name_of(pod)] = _within_window((*history, *latest))
+            history = (*before.counts.get(name_of(pod), ()), *latest)
+            if history:  # a pod that never told its counters is absent
+                counts[name_of(pod)] = _within_window(history)
         budgets = {name_of(pod): budget for pod, (budget, _) in zip(asked, answers, strict=True)}
         self._memory[key] = _Memory(tuple(asked), Readings(budgets, counts))
         return self._memory[key].readings
@@ -125,6 +126,8 @@ def _host(address: str) -> str:
 
 
 def _in_words(error: Exception) -> str:
+    if isinstance(error, urllib3.exceptions.NewConnectionError):  # which urllib3 counts among the timeouts
+        return "no connection"
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return "no answer in time"
     if isinstance(error, urllib3.exceptions.HTTPError):
@@ -132,10 +135,8 @@ def _in_words(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _within_window(history: Iterable[RequestCounts]) -> tuple[RequestCounts, ...]:
-    """One reading older than the window may stay: it is the window's beginning."""
-    readings = tuple(history)
-    return tuple(each for each in readings if each.at >= readings[-1].at - WINDOW_SECONDS)
+def _within_window(history: Sequence[RequestCounts]) -> tuple[RequestCounts, ...]:
+    return tuple(each for each in history if each.at >= history[-1].at - WINDOW_SECONDS)
 
 
 def _without_load(readings: Readings) -> Any:
@@ -145,7 +146,7 @@ def _without_load(readings: Readings) -> Any:
         for pod, each in readings.budgets.items()
     }
     refused = {
-        pod: bool(counts) and sum(counts[-1].refused.values()) > sum(counts[0].refused.values())
+        pod: sum(counts[-1].refused.values()) > sum(counts[0].refused.values())
         for pod, counts in readings.counts.items()
     }
     return budgets, refused

@@ -5,9 +5,12 @@ No controllers and no nodes run there, so what they would report is written by `
 
 import itertools
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from plimsoll_cluster import Cluster as RunningCluster
@@ -17,6 +20,7 @@ from plimsoll_operator.cluster import CHILDREN, EVENT, POD, SERVER, Cluster, Jso
 from plimsoll_operator.desired import OperatorSettings
 from plimsoll_operator.reconcile import Outcome, Reconciler
 from plimsoll_operator.replica_readings import ReplicaReadings
+from plimsoll_runtime.contract.endpoints import BUDGET, DEFAULT_PORT
 
 SETTINGS = OperatorSettings(runtime_image="example/runtime:1")
 KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (*CHILDREN, POD, SERVER, EVENT)}
@@ -113,7 +117,8 @@ class Site:
     def add_pod(self, pod: str, address: str, name: str = "tiny") -> None:
         """A ready pod of the Deployment's present template, as ReplicaSet and kubelet would make it."""
         template = self.get("Deployment", name)["spec"]["template"]
-        spec = {"containers": [{"name": names.CONTAINER, "image": "example/runtime:1"}]}
+        containers = [{"name": names.CONTAINER, "image": "example/runtime:1"}]
+        spec = {"serviceAccountName": name, "automountServiceAccountToken": False, "containers": containers}
         metadata = {**template["metadata"], "name": pod, "namespace": self.namespace}
         self.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         state = {"name": names.CONTAINER, "image": "example/runtime:1", "imageID": "1", "restartCount": 0}
@@ -134,3 +139,28 @@ class Site:
     def _patch_status(self, kind: str, name: str, status: Mapping[str, Any]) -> None:
         patch = json.dumps({"status": status})
         self.kubectl("patch", kind, name, "--subresource=status", "--type=merge", f"--patch={patch}")
+
+
+@contextmanager
+def budget_server(address: str, body: bytes, status: int = 200) -> Iterator[None]:
+    """A runtime's `/budget` on a loopback address of its own, which is the address of a pod."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == BUDGET else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Not among a test's output."""
+
+    server = ThreadingHTTPServer((address, DEFAULT_PORT), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
