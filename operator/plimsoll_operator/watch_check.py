@@ -24,6 +24,8 @@ class WatchCheck:
             self.seen.pop(key, None)
         else:
             self.seen[key] = version
+        if key in self._untold:  # a new dictionary: other threads read the old one
+            self._untold = {other: since for other, since in self._untold.items() if other != key}
 
     def compare(self, listed: Mapping[Key, str], now: float) -> None:
         """What a fresh listing says. Called again and again."""

@@ -95,6 +95,16 @@ def test_a_watch_that_does_not_tell_of_what_is_listed_is_noticed(
     assert check.lag_seconds(200) == lag
 
 
+def test_what_the_watch_tells_after_a_listing_ends_the_lag_at_once() -> None:
+    """Before, it lasted until the next listing, so that a resync of three minutes looked like a stuck watch."""
+    check = WatchCheck()
+    check.compare({A: "1", B: "1"}, now=0)
+    check.told(A, "1")
+    assert check.lag_seconds(10) == 10
+    check.told(B, "2")
+    assert check.lag_seconds(10) == 0
+
+
 @pytest.mark.parametrize(
     ("path", "fault", "status"), [("/healthz", None, 200), ("/healthz", "it is stuck", 503), ("/other", None, 404)]
 )
