@@ -47,7 +47,7 @@ lint: $(INSTALLED) ## Check style, formatting and import rules
 	$(BIN)/lint-imports
 
 typecheck: $(INSTALLED) ## Check types of source, tests and benchmarks
-	$(BIN)/mypy runtime/plimsoll_runtime operator/plimsoll_operator tests benchmarks docs/demo .ci/check_skips.py
+	$(BIN)/mypy runtime/plimsoll_runtime operator/plimsoll_operator tests benchmarks docs/demo e2e/cluster .ci/check_skips.py
 
 verify: $(INSTALLED) ## Check that generated pages are what the contract says
 	$(BIN)/plimsoll generate --check
