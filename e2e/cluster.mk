@@ -9,7 +9,7 @@ WHEEL_FOLDERS := $(wildcard $(PIP_FIND_LINKS))
 IMAGE_WHEELS := $(foreach folder,$(WHEEL_FOLDERS),--volume $(folder):$(folder):ro) \
 	$(if $(WHEEL_FOLDERS),--build-arg 'PIP_FIND_LINKS=$(WHEEL_FOLDERS)')
 
-.PHONY: cluster-packages cluster-binaries cluster cluster-down cluster-status cluster-images cluster-smoke e2e
+.PHONY: cluster-packages cluster-binaries cluster cluster-down cluster-status cluster-images cluster-smoke cluster-demo e2e
 
 cluster-packages: $(INSTALLED) ## Install the Debian packages that the embedded cluster needs (root)
 	$(CLUSTER) packages
@@ -34,6 +34,11 @@ cluster-images: $(INSTALLED) ## Build the runtime's and the operator's images an
 
 cluster-smoke: cluster ## Check the running cluster: image, Deployment, Service, DNS, logs, events, Helm
 	$(BIN)/python e2e/cluster/smoke/smoke.py
+
+# Images are built where there are none: `make cluster-images` after a change.
+cluster-demo: cluster ## Install the chart, apply the sample, ask each route from a pod inside the cluster
+	@for image in runtime operator; do $(CLUSTER) has-image localhost/plimsoll/$$image:dev || exec $(MAKE) cluster-images; done
+	PYTHONPATH=e2e/cluster $(BIN)/python e2e/demo.py
 
 e2e: cluster cluster-images ## Apply manifests to the running cluster with the chart installed, and ask what comes
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest e2e -q -n0

@@ -64,6 +64,10 @@ def build_image(chosen: argparse.Namespace) -> None:
     images.build_image(chosen.containerfile, chosen.tag, build_args, context=chosen.context, volumes=chosen.volume)
 
 
+def has_image(chosen: argparse.Namespace) -> int:
+    return 0 if images.is_built(chosen.tag) else 3
+
+
 def load_image(chosen: argparse.Namespace) -> None:
     if cluster.running_cluster(chosen.state) is None:
         raise ClusterError(f"no whole cluster runs from {chosen.state}: `make cluster` starts one")
@@ -100,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
         "--volume", action="append", default=[], metavar="HERE:THERE:ro", help="seen while building only"
     )
     building.set_defaults(verb=build_image)
+    asking = verbs.add_parser("has-image", help="exit code 0 when it is built here")
+    asking.add_argument("tag")
+    asking.set_defaults(verb=has_image)
     loading = verbs.add_parser("load-image", parents=[with_state], help="hand a built image to the running cluster")
     loading.add_argument("tag")
     loading.set_defaults(verb=load_image)

@@ -46,7 +46,7 @@ def build_image(
     the machine's certificate authorities are always seen.
     """
     arguments = {"BASE_IMAGE": BASE_IMAGE, **(build_args or {})}
-    if arguments["BASE_IMAGE"] == BASE_IMAGE and not _has_image(BASE_IMAGE) and tag != BASE_IMAGE:
+    if arguments["BASE_IMAGE"] == BASE_IMAGE and not is_built(BASE_IMAGE) and tag != BASE_IMAGE:
         build_base_image()
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     progress(f"building image {tag}")
@@ -129,7 +129,7 @@ def write_archive(archive: Path, tag: str, program: Path) -> None:
             image.addfile(member, io.BytesIO(content))
 
 
-def _has_image(tag: str) -> bool:
+def is_built(tag: str) -> bool:
     return bool(_buildah("images", "--quiet", "--filter", f"reference={tag}").strip())
 
 
