@@ -14,7 +14,18 @@ from plimsoll_runtime.admitted import AdmittedRequest
 from plimsoll_runtime.contract.config import Limits
 from plimsoll_runtime.contract.endpoints import COMPLETIONS
 from plimsoll_runtime.engine.load import EngineLoad
-from plimsoll_runtime.events import Begun, Broken, ChoiceEnded, Ended, EngineEvent, Finished, Started, TextDelta, Token
+from plimsoll_runtime.events import (
+    Begun,
+    Broken,
+    ChoiceEnded,
+    Ended,
+    EngineEvent,
+    FinishDetail,
+    Finished,
+    Started,
+    TextDelta,
+    Token,
+)
 from plimsoll_runtime.generation import Generation
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
@@ -40,7 +51,7 @@ class Engine:
         self.aborted.append(request_id)
 
     def load(self) -> EngineLoad:
-        return EngineLoad(0, 0, 0, 0.0, 0, 0, 0, 0, 0)
+        return EngineLoad(0, 0, 0, 0.0, 0, 0, 0)
 
     def is_alive(self) -> bool:
         return True
@@ -97,7 +108,7 @@ def run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
 
 
 def whole(request_id: str) -> list[EngineEvent]:
-    return [Token(request_id, 0, LETTER), Finished(request_id, 0, "length", "default")]
+    return [Token(request_id, 0, LETTER), Finished(request_id, 0, "length", FinishDetail("default", 1))]
 
 
 async def read(generation: Generation) -> list[type]:

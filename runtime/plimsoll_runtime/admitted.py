@@ -11,6 +11,7 @@ from typing import Literal
 from plimsoll_runtime.contract.endpoints import Route
 
 LimitedBy = Literal["request", "default", "limit", "context"]
+DeadlineAction = Literal["finish", "abort"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ class AdmittedRequest:
     `stop_token_ids` end a sequence once it has `min_tokens`; with `ignore_eos` the end tokens are not among them, and
     below `min_tokens` the end tokens in `banned_until_min_tokens` cannot be sampled. `logprobs`/`prompt_logprobs`: how
     many alternatives to report per token (0: only the token itself), or None for no report. Times are seconds of the
-    engine's clock: a request not started by `queue_deadline` expires, one still running at `deadline` finishes there.
+    engine's clock: a request not started by `queue_deadline` expires, one that is not done at `deadline` finishes there
+    with what it has, or is aborted, as `deadline_action` says. `tenant_weight` is the tenant's share against others';
+    with `stop_on_runaway` a repetition ends its sequence, without it a repetition only loses its place in front.
     """
 
     request_id: str
@@ -75,6 +78,9 @@ class AdmittedRequest:
     prompt_logprobs: int | None
     queue_deadline: float
     deadline: float
+    deadline_action: DeadlineAction
+    tenant_weight: int
+    stop_on_runaway: bool
 
     @property
     def prompt_tokens(self) -> int:

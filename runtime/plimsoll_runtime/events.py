@@ -2,14 +2,24 @@
 
 Owns the two small languages. Engine events carry token ids and never text; answer events carry text and never ids
 alone. Invariant: a request ends in exactly one `Finished` per choice, or in one `Expired` or `Failed` for the whole
-request; after an abort nothing more is said.
+request, or in one `Aborted` at its deadline; after an abort by its client nothing more is said.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
-FinishDetail = Literal["request", "default", "limit", "context", "deadline", "repetition"]
+FinishDetailType = Literal["request", "default", "limit", "context", "deadline", "repetition"]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishDetail:
+    """What ended a choice by `length`, at which output token; of a repetition also its period and number of copies."""
+
+    type: FinishDetailType
+    at: int
+    period: int | None = None
+    copies: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +59,41 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """None of the request's sequences has a slot any more; their progress is kept."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """After `Paused`: one of the request's sequences has a slot again."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
-    """A choice ended. `stop`: on one of its stop token ids; `length`: at its budget or deadline, as `detail` says."""
+    """A choice ended. `stop`: on one of its stop token ids; `length`: at its budget, deadline or as a repetition, as
+    `detail` says. `slot_seconds`: how long it had a slot, so that all the rest of its life was waiting."""
 
     request_id: str
     choice: int
     reason: FinishReason
     detail: FinishDetail | None = None
+    slot_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
     """Not started by its queue deadline; nothing was computed."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Started, but not done at its deadline, and its client wants all or nothing (`deadline_action` abort)."""
 
     request_id: str
 
@@ -73,7 +106,7 @@ class Failed:
     message: str
 
 
-EngineEvent = Started | PrefillDone | Token | Finished | Expired | Failed
+EngineEvent = Started | PrefillDone | Token | Paused | Resumed | Finished | Expired | Aborted | Failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from plimsoll_runtime.assembly import ChoiceAssembly, text_logprob
 from plimsoll_runtime.contract.config import field_names
 from plimsoll_runtime.contract.metrics import Outcome
 from plimsoll_runtime.events import (
+    Aborted,
     AnswerEvent,
     Begun,
     Broken,
@@ -24,7 +25,9 @@ from plimsoll_runtime.events import (
     Expired,
     Failed,
     Finished,
+    Paused,
     PrefillDone,
+    Resumed,
     Started,
     Token,
     Usage,
@@ -113,6 +116,10 @@ class Generation:
                 self._finished(event)
             case Expired():
                 self.refuse(_queue_timeout(now - self.arrival))
+            case Paused() | Resumed():
+                pass  # nothing changes for the answer
+            case Aborted():
+                self.break_off(Broken("engine_failure", "the request was not done at its deadline"))
             case Failed():
                 self.break_off(Broken("engine_failure", event.message))
             case _:

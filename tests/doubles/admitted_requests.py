@@ -29,6 +29,9 @@ PLAIN_REQUEST: Mapping[str, Any] = {
     "prompt_logprobs": None,
     "queue_deadline": 1e9,
     "deadline": 1e9,
+    "deadline_action": "finish",
+    "tenant_weight": 1,
+    "stop_on_runaway": False,
 }
 
 

@@ -69,6 +69,6 @@ class EngineRun:
         return [event.token_id for event in events if (event.request_id, event.choice) == (request_id, choice)]
 
     def ends(self, request_id: str) -> list[tuple[int, str, str | None]]:
-        """(choice, reason, detail) of every `Finished` of a request, in order."""
-        events = (event for event in self.events if isinstance(event, Finished))
-        return [(event.choice, event.reason, event.detail) for event in events if event.request_id == request_id]
+        """(choice, reason, type of the detail) of every `Finished` of a request, in order."""
+        events = (event for event in self.events if isinstance(event, Finished) and event.request_id == request_id)
+        return [(e.choice, e.reason, None if e.detail is None else e.detail.type) for e in events]

@@ -179,7 +179,7 @@ def test_many_together_answer_as_each_alone(model: str, num_requests: int, outpu
     together, engine = answers(
         decoder, token_ids, output_tokens=output_tokens, num_pages=CONTEXT // PAGE_SIZE + 8, slots=6, step_tokens=24
     )
-    assert engine.load().preemptions > 0
+    assert engine.load().counts.recomputes > 0
     distances: list[float] = []
     for index, prompt in enumerate(token_ids):
         [alone], _ = answers(

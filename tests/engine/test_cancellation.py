@@ -57,7 +57,7 @@ def test_a_preempted_request_can_be_aborted() -> None:
     run = EngineRun(context_length=8, num_pages=4, running_slots=2, headroom_tokens=1)
     for name in ("old", "young"):
         run.engine.submit(admitted(name, [1], max_output_tokens=7, context_length=8))
-    while run.engine.load().preemptions == 0:
+    while run.engine.load().counts.recomputes == 0:
         run.step()
     run.engine.abort("young")
     run.finish()

@@ -7,7 +7,7 @@ import pytest
 from doubles.admitted_requests import admitted
 from doubles.engine_runs import EngineRun
 from doubles.scripted_model import write
-from plimsoll_runtime.events import Expired, Finished, PrefillDone, Started, Token
+from plimsoll_runtime.events import Expired, FinishDetail, Finished, PrefillDone, Started, Token
 
 END = 3
 CASES: list[tuple[str, list[int], int | None, dict[str, Any], list[int], tuple[str, str | None]]] = [
@@ -46,7 +46,7 @@ def test_says_everything_once_and_in_order() -> None:
         PrefillDone("r", 0, cached_tokens=0),
         Token("r", 0, 7),
         Token("r", 0, 7),
-        Finished("r", 0, "length", "request"),
+        Finished("r", 0, "length", FinishDetail("request", 2)),
     ]
 
 

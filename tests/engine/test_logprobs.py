@@ -90,7 +90,7 @@ def test_a_preempted_prompt_is_still_scored_once_per_token() -> None:
     run.engine.submit(admitted("young", list(range(15)), max_output_tokens=1, context_length=16, prompt_logprobs=0))
     run.finish()
     [done] = [e for e in run.events if isinstance(e, PrefillDone) and e.request_id == "young"]
-    assert run.engine.load().preemptions > 0
+    assert run.engine.load().counts.recomputes > 0
     chunks = [chunk for step in run.steps for chunk in step if chunk[0] == "young"]
     again = [chunk[2] for chunk in chunks].index(0, 1)
     assert 0 < sum(chunk[3] for chunk in chunks[:again]) < 14, "it is to be preempted in the middle of its prompt"

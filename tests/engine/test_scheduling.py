@@ -72,7 +72,7 @@ def test_requests_as_long_as_the_context_all_complete(num_pages: int) -> None:
     for index in range(4):
         assert run.tokens(f"r{index}") == [counting((index, 1), position) for position in range(6)]
         assert run.ends(f"r{index}") == [(0, "length", "request")]
-    assert (run.engine.load().preemptions > 0) == (num_pages < 16)
+    assert (run.engine.load().counts.recomputes > 0) == (num_pages < 16)
 
 
 def test_the_youngest_gives_way_and_comes_back_first() -> None:
@@ -80,7 +80,7 @@ def test_the_youngest_gives_way_and_comes_back_first() -> None:
     for name in ("old", "young", "next"):
         run.engine.submit(admitted(name, [1, 2], max_output_tokens=6, context_length=8))
     run.finish()
-    assert run.engine.load().preemptions > 0
+    assert run.engine.load().counts.recomputes > 0
     # What was preempted is computed again from its first token: only the youngest ever was.
     assert [first for step in run.steps for name, _, first, _ in step if name == "old"] == [0, *range(2, 7)]
     assert [e.request_id for e in run.events if isinstance(e, Finished)] == ["old", "young", "next"]
@@ -91,7 +91,7 @@ def test_a_preempted_sequence_says_nothing_twice() -> None:
     for index in range(2):
         run.engine.submit(admitted(f"r{index}", [index], max_output_tokens=7, context_length=8))
     run.finish()
-    assert run.engine.load().preemptions > 0
+    assert run.engine.load().counts.recomputes > 0
     for kind in (Started, PrefillDone, Finished):
         assert sorted(e.request_id for e in run.events if isinstance(e, kind)) == ["r0", "r1"]
 
@@ -104,8 +104,8 @@ def test_nobody_is_let_in_by_a_step_that_preempted() -> None:
     while run.engine.has_work():
         before = {name for step in run.steps[-1:] for name, *_ in step}
         run.step()
-        if run.engine.load().preemptions > preemptions:
-            preemptions = run.engine.load().preemptions
+        if run.engine.load().counts.recomputes > preemptions:
+            preemptions = run.engine.load().counts.recomputes
             assert {name for name, *_ in run.steps[-1]} <= before
     assert preemptions > 0
 
@@ -117,7 +117,7 @@ def test_cached_pages_give_way_before_anyone_is_preempted() -> None:
     assert run.engine.load().pages_cached == 2
     run.engine.submit(admitted("second", [9], max_output_tokens=7, context_length=8))
     run.finish()
-    assert (run.engine.load().preemptions, len(run.tokens("second"))) == (0, 7)
+    assert (run.engine.load().counts.recomputes, len(run.tokens("second"))) == (0, 7)
 
 
 def test_without_headroom_a_newcomer_waits_instead_of_being_preempted() -> None:
@@ -125,7 +125,7 @@ def test_without_headroom_a_newcomer_waits_instead_of_being_preempted() -> None:
     for name in ("first", "second"):
         run.engine.submit(admitted(name, [1], max_output_tokens=7, context_length=8))
     run.finish()
-    assert run.engine.load().preemptions == 0
+    assert run.engine.load().counts.recomputes == 0
 
 
 def test_load_counts_requests_not_sequences() -> None:
@@ -135,7 +135,7 @@ def test_load_counts_requests_not_sequences() -> None:
     run.step(2)
     run.clock.now = 3.5
     load = run.engine.load()
-    assert (load.running, load.waiting, load.paused, load.oldest_wait_seconds, load.num_steps) == (1, 1, 0, 3.5, 2)
+    assert (load.running, load.waiting, load.paused, load.oldest_wait_seconds, load.counts.steps) == (1, 1, 0, 3.5, 2)
     assert load.pages_free + load.pages_used + load.pages_cached == 64
 
 

@@ -14,7 +14,7 @@ from doubles.admitted_requests import admitted
 from doubles.engine_runs import EngineRun
 from doubles.scripted_model import NOT_A_NUMBER
 from plimsoll_runtime.admitted import AdmittedRequest
-from plimsoll_runtime.events import EngineEvent, Expired, Failed, Finished, PrefillDone, Started, Token
+from plimsoll_runtime.events import EngineEvent, Expired, Failed, FinishDetail, Finished, PrefillDone, Started, Token
 
 CONTEXT = 8
 END = 3
@@ -132,11 +132,12 @@ def check_choice(request: AdmittedRequest, choice: int, said: list[EngineEvent])
     stopped = [i for i, t in enumerate(tokens, start=1) if t in request.stop_token_ids and i >= request.min_tokens]
     if stopped:
         assert (stopped, end.reason, end.detail) == ([len(tokens)], "stop", None)
-    elif end.detail != "deadline":
+    elif end.detail != FinishDetail("deadline", len(tokens)):
+        granted = prompt.budget.max_output_tokens
         assert (len(tokens), end.reason, end.detail) == (
-            prompt.budget.max_output_tokens,
+            granted,
             "length",
-            prompt.budget.limited_by,
+            FinishDetail(prompt.budget.limited_by, granted),
         )
     if tokens and request.prompt_logprobs is not None:
         assert isinstance(said[0], PrefillDone)

@@ -66,9 +66,9 @@ _ENDINGS: st.SearchStrategy[tuple[FinishReason, FinishDetail | None, str | None]
     [
         ("stop", None, None),
         ("stop", None, "END"),
-        ("length", "request", None),
-        ("length", "context", None),
-        ("length", "deadline", None),
+        ("length", FinishDetail("request", 3), None),
+        ("length", FinishDetail("context", 3), None),
+        ("length", FinishDetail("deadline", 3), None),
     ]
 )
 

@@ -107,7 +107,12 @@ def whole_pieces(answer: Answer) -> dict[int, list[TextDelta]]:
 
 TEXTS = st.text(st.sampled_from('ab \n"\\{}\u2028é你🌍👩‍👧\x00'), max_size=12)
 ENDINGS: st.SearchStrategy[tuple[FinishReason, FinishDetail | None, str | None]] = st.sampled_from(
-    [("stop", None, None), ("stop", None, "END"), ("length", "request", None), ("length", "deadline", None)]
+    [
+        ("stop", None, None),
+        ("stop", None, "END"),
+        ("length", FinishDetail("request", 3), None),
+        ("length", FinishDetail("deadline", 3), None),
+    ]
 )
 
 

@@ -9,7 +9,17 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from plimsoll_runtime.contract.endpoints import CHAT_COMPLETIONS as PATH
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Ended, FinishDetail, TextDelta, Usage
+from plimsoll_runtime.events import (
+    AnswerEvent,
+    Begun,
+    Broken,
+    ChoiceEnded,
+    Ended,
+    FinishDetail,
+    FinishDetailType,
+    TextDelta,
+    Usage,
+)
 from plimsoll_runtime.routes.chat_completions import CHAT_COMPLETIONS
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts
 from routes.openai_answers import (
@@ -77,8 +87,8 @@ def test_a_plain_answer_has_every_field_of_the_reference() -> None:
 
 
 @pytest.mark.parametrize("detail", ["request", "default", "limit", "context", "deadline", "repetition"])
-def test_a_choice_ended_by_a_limit_says_by_which(detail: FinishDetail) -> None:
-    answer = answer_of(choice_of("He", reason="length", detail=detail))
+def test_a_choice_ended_by_a_limit_says_by_which(detail: FinishDetailType) -> None:
+    answer = answer_of(choice_of("He", reason="length", detail=FinishDetail(detail, 3)))
     facts = facts_of(PATH)
     last = streamed(answer, facts)[-1]["choices"][0]
     whole = CHAT_COMPLETIONS.to_response(answer, facts)["choices"][0]
@@ -208,7 +218,7 @@ def test_golden_transcript(golden: Callable[[str, str], None]) -> None:
         TextDelta(0, "Hi"),
         TextDelta(1, "Hé"),
         TextDelta(0, "", ()),
-        ChoiceEnded(1, "length", "limit", None, 2),
+        ChoiceEnded(1, "length", FinishDetail("limit", 3), None, 2),
         TextDelta(0, " 🌍"),
         ChoiceEnded(0, "stop", None, "END", 3),
         Ended(Usage(7, 5, 4)),

@@ -9,7 +9,7 @@ from hypothesis import given
 from openai.types import Completion
 
 from plimsoll_runtime.contract.endpoints import COMPLETIONS as PATH
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta, Usage
+from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, FinishDetail, TextDelta, Usage
 from plimsoll_runtime.routes.completions import COMPLETIONS
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer
 from routes.openai_answers import (
@@ -47,7 +47,9 @@ def streamed(answer: Answer, facts: AnswerFacts) -> list[dict[str, Any]]:
 
 
 def test_a_plain_answer_has_every_field_of_the_reference() -> None:
-    answer = answer_of(choice_of("A", reason="length", detail="context"), choice_of("B", index=1, matched_stop="."))
+    answer = answer_of(
+        choice_of("A", reason="length", detail=FinishDetail("context", 3)), choice_of("B", index=1, matched_stop=".")
+    )
     assert COMPLETIONS.to_response(answer, facts_of(PATH)) == {
         "id": "cmpl-AAAABBBBCCCCDDDDEEEEFFFF",
         "object": "text_completion",
@@ -192,7 +194,7 @@ def test_golden_transcript(golden: Callable[[str, str], None]) -> None:
         echo(1, ECHOED),
         TextDelta(1, " C", ECHOED.logprobs),
         TextDelta(0, " C", ECHOED.logprobs),
-        ChoiceEnded(0, "length", "request", None, 1),
+        ChoiceEnded(0, "length", FinishDetail("request", 3), None, 1),
         ChoiceEnded(1, "stop", None, None, 1),
         Ended(Usage(14, 2, 0)),
     ]

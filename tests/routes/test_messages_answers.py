@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, FinishDetail, FinishReason, TextDelta
+from plimsoll_runtime.events import AnswerEvent, Begun, Broken, FinishDetail, FinishDetailType, FinishReason, TextDelta
 from plimsoll_runtime.request import GenerationRequest
 from plimsoll_runtime.routes.dialect import Answer
 from plimsoll_runtime.routes.messages import MESSAGES
@@ -79,10 +79,11 @@ def test_the_order_of_events(case: tuple[Answer, list[AnswerEvent]]) -> None:
     ],
 )
 def test_why_it_ended(
-    reason: FinishReason, detail: FinishDetail | None, matched_stop: str | None, expected: str
+    reason: FinishReason, detail: FinishDetailType | None, matched_stop: str | None, expected: str
 ) -> None:
     """Others reported a stop string that matched as `end_turn`, and left `stop_sequence` out."""
-    answer = answer_of("A B ", reason=reason, detail=detail, matched_stop=matched_stop)
+    ended_by = None if detail is None else FinishDetail(detail, 3)
+    answer = answer_of("A B ", reason=reason, detail=ended_by, matched_stop=matched_stop)
     delta = next(event for event in stream(events_of(answer)) if event["type"] == "message_delta")
     assert delta["delta"]["stop_reason"] == expected
     assert delta["delta"]["stop_sequence"] == matched_stop
@@ -119,8 +120,8 @@ def test_the_ping_is_a_frame_of_this_api() -> None:
 
 GOLDEN: dict[str, list[AnswerEvent]] = {
     "normal": events_of(answer_of("Hello 🌍!"), TextDelta(0, "Hello "), TextDelta(0, "🌍"), TextDelta(0, "!")),
-    "length": events_of(answer_of("Hello", reason="length", detail="request")),
-    "context": events_of(answer_of("Hello", reason="length", detail="context")),
+    "length": events_of(answer_of("Hello", reason="length", detail=FinishDetail("request", 3))),
+    "context": events_of(answer_of("Hello", reason="length", detail=FinishDetail("context", 3))),
     "stop": events_of(answer_of("A B ", matched_stop="STOP")),
     "empty": events_of(answer_of("", output_tokens=1)),
     "broken": [Begun(7), TextDelta(0, "Hel"), Broken("engine_failure", "the engine failed")],

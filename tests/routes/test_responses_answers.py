@@ -10,7 +10,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, FinishDetail, TextDelta
+from plimsoll_runtime.events import AnswerEvent, Begun, Broken, FinishDetail, FinishDetailType, TextDelta
 from plimsoll_runtime.request import GenerationRequest
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts
 from plimsoll_runtime.routes.responses import RESPONSES
@@ -87,9 +87,9 @@ def test_the_order_of_events(case: tuple[Answer, list[AnswerEvent]]) -> None:
 
 
 @pytest.mark.parametrize("detail", ["request", "default", "limit", "context", "deadline"])
-def test_a_cut_answer_is_incomplete_everywhere(detail: FinishDetail) -> None:
+def test_a_cut_answer_is_incomplete_everywhere(detail: FinishDetailType) -> None:
     """B13, B02: others said `completed`, of the response or of its item."""
-    answer = answer_of("Hello", reason="length", detail=detail, output_tokens=16)
+    answer = answer_of("Hello", reason="length", detail=FinishDetail(detail, 16), output_tokens=16)
     body = RESPONSES.to_response(answer, FACTS)
     assert body["status"] == "incomplete"
     assert body["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -160,7 +160,7 @@ def test_a_broken_answer_ends_as_failed(code: Any) -> None:
 
 GOLDEN: dict[str, list[AnswerEvent]] = {
     "normal": events_of(answer_of("Hello 🌍!"), TextDelta(0, "Hello "), TextDelta(0, "🌍"), TextDelta(0, "!")),
-    "length": events_of(answer_of("Hello", reason="length", detail="request")),
+    "length": events_of(answer_of("Hello", reason="length", detail=FinishDetail("request", 3))),
     "empty": events_of(answer_of("", output_tokens=1)),
     "broken": [Begun(7), TextDelta(0, "Hel"), Broken("engine_failure", "the engine failed")],
 }

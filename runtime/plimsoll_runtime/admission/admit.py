@@ -119,6 +119,9 @@ class Admission:
             prompt_logprobs=checked.logprobs if request.echo else None,
             queue_deadline=arrival + self._patience.queue_seconds,
             deadline=arrival + self._patience.request_seconds,
+            deadline_action="finish",
+            tenant_weight=1,
+            stop_on_runaway=False,
         )
 
     def _decide(self, request: GenerationRequest, checked: CheckedFields) -> tuple[AdmittedPrompt, ...] | Refusal:

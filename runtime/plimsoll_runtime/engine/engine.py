@@ -27,6 +27,7 @@ from plimsoll_runtime.events import (
     Expired,
     Failed,
     FinishDetail,
+    FinishDetailType,
     Finished,
     FinishReason,
     PrefillDone,
@@ -213,7 +214,8 @@ class Engine:
         scores: tuple[TokenLogprobs | None, ...] | None = tuple(logprobs) if logprobs is not None else None
         self._events.append(PrefillDone(sequence.request.request_id, sequence.choice, cached_tokens, scores))
 
-    def _finish(self, sequence: Sequence, reason: FinishReason, detail: FinishDetail | None) -> None:
+    def _finish(self, sequence: Sequence, reason: FinishReason, ended_by: FinishDetailType | None) -> None:
+        detail = None if ended_by is None else FinishDetail(ended_by, sequence.output_tokens)
         self._remove(sequence)
         self._events.append(Finished(sequence.request.request_id, sequence.choice, reason, detail))
 

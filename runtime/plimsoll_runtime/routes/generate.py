@@ -111,7 +111,7 @@ class GenerationHandler:
     def _plain(self, answer: Answer, facts: AnswerFacts, headers: dict[str, str], tenant: str) -> Response:
         body = self._dialect.to_response(answer, facts)
         self._remember(answer, facts, tenant, body)
-        details = dict.fromkeys(choice.detail for choice in answer.choices if choice.detail is not None)
+        details = dict.fromkeys(choice.detail.type for choice in answer.choices if choice.detail is not None)
         if details:
             headers[endpoints.HEADER_FINISH_DETAIL] = ", ".join(details)
         return Response(_json(body), headers=headers, media_type="application/json")

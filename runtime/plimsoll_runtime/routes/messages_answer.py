@@ -62,12 +62,13 @@ def _ending(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
 
 def _stop_reason(choice: ChoiceAnswer | ChoiceEnded) -> str:
     if choice.reason == "length":
-        return "model_context_window_exceeded" if choice.detail == "context" else "max_tokens"
+        by_context = choice.detail is not None and choice.detail.type == "context"
+        return "model_context_window_exceeded" if by_context else "max_tokens"
     return "end_turn" if choice.matched_stop is None else "stop_sequence"
 
 
 def _finish_detail(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
-    return {} if choice.detail is None else {"finish_detail": {"type": choice.detail}}
+    return {} if choice.detail is None else {"finish_detail": {"type": choice.detail.type}}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def ending_fields(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
     if choice.matched_stop is not None:
         fields["matched_stop"] = choice.matched_stop
     if choice.detail is not None:
-        fields["finish_detail"] = {"type": choice.detail}
+        fields["finish_detail"] = {"type": choice.detail.type}
     return fields
 
 

@@ -84,7 +84,7 @@ def _limit_fields(choice: ChoiceAnswer) -> dict[str, Any]:
     """`max_output_tokens` is the API's only word for a limit of size or time; `finish_detail` says which it was."""
     if choice.reason != "length":
         return {}
-    detail = {} if choice.detail is None else {"finish_detail": {"type": choice.detail}}
+    detail = {} if choice.detail is None else {"finish_detail": {"type": choice.detail.type}}
     return {"incomplete_details": {"reason": "max_output_tokens"}, **detail}
 
 
