@@ -8,13 +8,14 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from plimsoll_cluster import Cluster, ClusterError, open_cluster
 from plimsoll_cluster.binaries import find_binaries
 
 from live_site import SYSTEM, Site
-from release import install, is_installed, missing_images
+from release import IMAGES, install, is_installed
 
 _NUMBERS = itertools.count(1)
 
@@ -26,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
         pytest.skip("cluster: needs root and the programs that make cluster-binaries builds")
     with open_cluster() as opened:
         if opened.state is not None:
-            for image in missing_images(opened):
+            for image in IMAGES:
                 opened.load_image(image)
         was_there = is_installed(opened)
         install(opened)
@@ -37,16 +38,27 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def site(cluster: Cluster) -> Iterator[Site]:
-    """A namespace of its own, which goes after the test.
+    """A namespace of its own, which goes after the test."""
+    with namespace_of_its_own(cluster) as made:
+        yield made
 
-    Servers first: a namespace with pods that have a long grace period looks again only after half of that.
-    """
+
+@pytest.fixture
+def other_site(cluster: Cluster) -> Iterator[Site]:
+    """Another one beside `site`."""
+    with namespace_of_its_own(cluster) as made:
+        yield made
+
+
+@contextmanager
+def namespace_of_its_own(cluster: Cluster) -> Iterator[Site]:
+    """Servers go first: a namespace with pods that have a long grace period looks again only after half of that."""
     namespace = f"e2e-{int(time.time())}-{next(_NUMBERS)}"
     cluster.kubectl("create", "namespace", namespace)
     yield Site(cluster, namespace)
     try:
         cluster.kubectl("delete", "infsrv", "--all", f"--namespace={namespace}", "--timeout=60s")
         cluster.kubectl("wait", "--for=delete", "pods", "--all", f"--namespace={namespace}", "--timeout=60s")
-        cluster.kubectl("delete", "namespace", namespace, "--timeout=60s")
+        cluster.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
     except ClusterError as error:
         pytest.fail(f"the namespace does not go: {error}")

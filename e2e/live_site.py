@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 from plimsoll_cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE: Mapping[str, Any] = yaml.safe_load((ROOT / "crds" / "samples" / "smollm2.yaml").read_text())
+SERVED_NAME = str(SAMPLE["spec"]["model"]["servedName"])
 SYSTEM = "plimsoll-system"
 OPERATOR = "deployment/plimsoll"
 READY_SECONDS = 240
+# Replicas, their neighbours and the tests share the cores of one machine.
+ONE_CORE: Mapping[str, Any] = {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,10 @@ class Site:
         return self.cluster.kubectl(f"--namespace={self.namespace}", *words, stdin=stdin)
 
     def apply(self, name: str = "smollm2", **changes: Any) -> None:
-        """The sample, with changes below its spec."""
-        document = {**SAMPLE, "metadata": {"name": name}, "spec": {**SAMPLE["spec"], **changes}}
+        """The sample, with changes below its spec; what is changed to None is not in it."""
+        spec = {**SAMPLE["spec"], "resources": ONE_CORE, **changes}
+        spec = {key: value for key, value in spec.items() if value is not None}
+        document = {**SAMPLE, "metadata": {"name": name}, "spec": spec}
         self.kubectl("apply", "--filename=-", stdin=json.dumps(document))
 
     def wait_ready(self, name: str = "smollm2") -> None:
@@ -71,10 +77,29 @@ class Site:
         items: list[dict[str, Any]] = json.loads(listed)["items"]
         return items
 
+    def identities(self, name: str = "smollm2") -> dict[str, int]:
+        """Pod -> how often its containers were started anew, of the pods that are to stay."""
+        return {
+            pod["metadata"]["uid"]: sum(each["restartCount"] for each in pod["status"].get("containerStatuses", ()))
+            for pod in self.pods(name)
+            if "deletionTimestamp" not in pod["metadata"]
+        }
+
+    def events(self, reason: str) -> list[str]:
+        """What the operator's events of this reason say."""
+        listed = self.kubectl("get", "events", f"--field-selector=reason={reason}", "--output=json")
+        return [str(each["message"]) for each in json.loads(listed)["items"]]
+
     def condition(self, kind: str, name: str = "smollm2") -> dict[str, Any]:
         """Empty strings while there is none."""
         conditions = self.server(name).get("status", {}).get("conditions", ())
         return next((each for each in conditions if each["type"] == kind), {"status": "", "reason": ""})
+
+    def budget(self, name: str = "smollm2", **request: Any) -> dict[str, Any]:
+        """What the replica behind the Service would grant to a request, by default one that names no limit."""
+        body = {"route": "/v1/completions", "request": {"model": SERVED_NAME, "prompt": "Hello", **request}}
+        answer: dict[str, Any] = httpx.post(f"{self.address(name)}/v1/budget", json=body, timeout=60).json()
+        return answer
 
     def address(self, name: str = "smollm2") -> str:
         """Of the Service, from this machine."""

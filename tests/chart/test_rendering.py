@@ -144,16 +144,16 @@ def test_images_go_by_digest_before_tag(render: Render) -> None:
 
 
 RULES = {
-    ("plimsoll.dev", "inferenceservers"): {"get", "list", "watch", "patch"},
+    ("plimsoll.dev", "inferenceservers"): {"get", "list", "watch"},
     ("plimsoll.dev", "inferenceservers/status"): {"patch"},
     ("plimsoll.dev", "inferenceservers/finalizers"): {"update"},
-    ("apps", "deployments"): {"get", "list", "watch", "create", "patch", "delete"},
-    ("", "services"): {"get", "list", "create", "patch", "delete"},
-    ("", "serviceaccounts"): {"get", "list", "create", "patch", "delete"},
+    ("apps", "deployments"): {"get", "list", "watch", "create", "patch"},
+    ("", "services"): {"get", "list", "create", "patch"},
+    ("", "serviceaccounts"): {"get", "list", "create", "patch"},
     ("", "persistentvolumeclaims"): {"get", "list", "create", "patch", "delete"},
     ("policy", "poddisruptionbudgets"): {"get", "list", "create", "patch", "delete"},
-    ("networking.k8s.io", "networkpolicies"): {"get", "list", "create", "patch", "delete"},
-    ("", "pods"): {"get", "list", "watch", "patch"},
+    ("networking.k8s.io", "networkpolicies"): {"get", "list", "create", "patch"},
+    ("", "pods"): {"list", "watch", "patch"},
     ("", "events"): {"list", "create"},
 }
 

@@ -1,4 +1,4 @@
-"""A model hub on loopback: the paths that `plimsoll fetch` asks for, and the faults that real ones have.
+"""A model hub on this machine: the paths that `plimsoll fetch` asks for, and the faults that real ones have.
 
 A repository is a table of names and contents at one commit. `cut_after` ends the connection in the middle of a large
 file, `hold_after` goes silent there; both count from the first byte that is sent. What was asked is in `seen`.
@@ -49,15 +49,15 @@ class Hub:
 
 
 @contextmanager
-def running_hub(files: Mapping[str, bytes]) -> Iterator[Hub]:
+def running_hub(files: Mapping[str, bytes], address: str = "127.0.0.1") -> Iterator[Hub]:
     hub = Hub(dict(files))
 
     class Handler(_Handler):
         answers = hub
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer((address, 0), Handler) as server:
         server.daemon_threads = True
-        hub.url = f"http://127.0.0.1:{server.server_port}"
+        hub.url = f"http://{address}:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -51,6 +51,7 @@ def test_rights_are_checked_and_requests_are_logged() -> None:
     arguments = _apiserver_arguments(INSIDE)
     assert "--authorization-mode=Node,RBAC" in arguments
     assert f"--audit-log-path={STATE}/audit.log" in arguments
+    assert any("OwnerReferencesPermissionEnforcement" in argument for argument in arguments)
 
 
 def test_etcd_listens_on_loopback_only() -> None:

@@ -54,6 +54,11 @@ def build_image(
     command += [f"--build-arg={name}={value}" for name, value in {**passed_on, **arguments}.items()]
     command += [f"--volume={volume}" for volume in [*_authority_volumes(), *volumes]]
     _buildah(*command, f"--file={containerfile}", f"--tag={tag}", str(context or containerfile.parent))
+    return image_id(tag)
+
+
+def image_id(tag: str) -> str:
+    """Of the built image `tag`: another build with other content has another."""
     return _buildah("inspect", "--type=image", "--format={{.FromImageID}}", tag).strip()
 
 
