@@ -62,9 +62,22 @@ NORM = "model.norm.weight"
 BROKEN_FOLDERS: dict[str, tuple[Break, str]] = {
     "unknown-architecture": (
         edit_config(model_type="mamba"),
-        r"model_type mamba is not supported; supported: llama, qwen2, qwen3, gemma3 \(text\)",
+        r"model_type mamba is not supported; supported: llama, qwen2, qwen3, gemma3 \(text\), qwen3moe",
     ),
-    "mixture-model": (edit_config(model_type="qwen3_moe"), "model_type qwen3_moe is not supported"),
+    "mixture-not-built": (edit_config(model_type="mixtral"), "model_type mixtral is not supported"),
+    "mixture-without-experts": (edit_config(model_type="qwen3_moe"), "num_experts is missing"),
+    "mixture-with-dense-layers": (
+        edit_config(model_type="qwen3_moe", num_experts=4, mlp_only_layers=[1]),
+        r"mlp_only_layers is \[1\], which is not supported",
+    ),
+    "mixture-chooses-too-many": (
+        edit_config(model_type="qwen3_moe", num_experts=4, num_experts_per_tok=5),
+        "num_experts_per_tok is 5, not a whole number from 1 to 4",
+    ),
+    "mixture-experts-missing": (
+        edit_config(model_type="qwen3_moe", num_experts=1, num_experts_per_tok=1, moe_intermediate_size=96),
+        "these tensors are missing: .*mlp.experts.0.gate_proj.weight",
+    ),
     "remote-code": (edit_config(auto_map={"AutoModel": "model.Mine"}), "auto_map is .* not supported"),
     "quantized-safetensors": (edit_config(quantization_config={"bits": 4}), "quantization_config is"),
     "B89-unknown-rope-type": (

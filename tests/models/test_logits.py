@@ -39,7 +39,7 @@ def test_gguf_gives_the_logits_of_transformers(family: str, tmp_path: Path) -> N
     assert_equal(save_gguf(model, tmp_path / "model.gguf"), model)
 
 
-@pytest.mark.parametrize("family", ["llama_tied", "gemma3"])
+@pytest.mark.parametrize("family", ["llama_tied", "gemma3", "qwen3_moe"])
 @pytest.mark.parametrize("storage", QUANTIZED)
 def test_quantized_gguf_gives_the_logits_of_its_dequantized_weights(family: str, storage: str, tmp_path: Path) -> None:
     model = build(family)
@@ -50,6 +50,11 @@ def test_quantized_gguf_gives_the_logits_of_its_dequantized_weights(family: str,
 def test_k_quants_give_the_logits_of_their_dequantized_weights(storage: str, tmp_path: Path) -> None:
     model = build("llama", **K_SIZES)
     assert_equal(save_gguf(model, tmp_path / "model.gguf", storage), model)
+
+
+def test_shares_that_are_not_normalized_give_the_logits_of_transformers(tmp_path: Path) -> None:
+    model = build("qwen3_moe", norm_topk_prob=False)
+    assert_equal(save_folder(model, tmp_path), model)
 
 
 # B88: the embedding was taken for the output although the file has one of its own.

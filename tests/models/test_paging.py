@@ -34,7 +34,7 @@ SHUFFLED = torch.randperm(NUM_PAGES, generator=torch.Generator().manual_seed(3))
 PAGES = {"contiguous": list(range(40, 80)), "shuffled": SHUFFLED, "backwards": list(range(NUM_PAGES - 1, -1, -1))}
 
 
-@pytest.fixture(scope="module", params=["llama_tied", "gemma3"])
+@pytest.fixture(scope="module", params=["llama_tied", "gemma3", "qwen3_moe"])
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     """Gemma's window of 16 tokens is shorter than the sequences here."""
     path: Path = tmp_path_factory.mktemp("model") / "model.gguf"

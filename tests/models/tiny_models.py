@@ -58,7 +58,13 @@ FAMILIES: Mapping[str, Family] = {
         "Gemma3TextConfig",
         {"num_hidden_layers": 7, "sliding_window": 16, "query_pre_attn_scalar": 32},
     ),
+    "qwen3_moe": Family(
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True},
+    ),
 }
+EXPERTS = "mlp.experts."
 
 
 def build(family: str, **settings: Any) -> Any:
@@ -87,11 +93,29 @@ def logits_of(model: Any, token_ids: list[int]) -> torch.Tensor:
 
 
 def gguf_names(model: Any) -> dict[str, str]:
-    """The model's parameter names, and what the `gguf` library's converter calls them."""
-    family = model.config.model_type.removesuffix("_text")
-    architecture = next(member for member, name in gguf.MODEL_ARCH_NAMES.items() if name == family)
+    """The model's parameter names, and what the `gguf` library calls them; experts are `_expert_tensors`."""
+    architecture = next(member for member, name in gguf.MODEL_ARCH_NAMES.items() if name == gguf_family(model))
     names: Any = gguf.get_tensor_name_map(architecture, model.config.num_hidden_layers)
-    return {name: names.get_name(name, try_suffixes=(".weight", ".bias")) for name, _ in model.named_parameters()}
+    plain = [name for name, _ in model.named_parameters() if EXPERTS not in name]
+    return {name: names.get_name(name, try_suffixes=(".weight", ".bias")) for name in plain}
+
+
+def gguf_family(model: Any) -> str:
+    name: str = model.config.model_type
+    return name.removesuffix("_text").replace("_moe", "moe")
+
+
+def _expert_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Views `[X, R, C]` of the experts' weights under GGUF's names: transformers keeps gate and up as one."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        prefix = f"blk.{name.split('.')[2]}.ffn" if EXPERTS in name else ""
+        if name.endswith(EXPERTS + "gate_up_proj"):
+            gate, up = parameter.chunk(2, 1)
+            tensors |= {f"{prefix}_gate_exps.weight": gate, f"{prefix}_up_exps.weight": up}
+        elif name.endswith(EXPERTS + "down_proj"):
+            tensors[f"{prefix}_down_exps.weight"] = parameter
+    return tensors
 
 
 def _to_gguf(model: Any, name: str, values: torch.Tensor) -> np.ndarray:
@@ -125,6 +149,10 @@ def gguf_settings(model: Any) -> dict[str, Any]:
         "attention.key_length": config.head_dim if hasattr(config, "head_dim") else 16,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
     }
+    if config.model_type == "qwen3_moe":
+        settings["expert_count"] = config.num_experts
+        settings["expert_used_count"] = config.num_experts_per_tok
+        settings["expert_feed_forward_length"] = config.moe_intermediate_size
     rope = config.rope_parameters
     if config.model_type == "gemma3_text":
         return settings | {"attention.sliding_window": config.sliding_window, "rope.freq_base": 1e6}
@@ -164,7 +192,6 @@ def _add(writer: Any, key: str, value: Any) -> None:
 def save_gguf(model: Any, path: Path, storage: str = "F32", **extra: Any) -> Path:
     """Saves the model with its matrices in `storage`, and sets the model's own weights to what that storage made of
     them, so that its logits are the reference for the file."""
-    family = model.config.model_type.removesuffix("_text")
     tensors = {}
     for name, gguf_name in gguf_names(model).items():
         parameter = model.get_parameter(name)
@@ -173,13 +200,19 @@ def save_gguf(model: Any, path: Path, storage: str = "F32", **extra: Any) -> Pat
         if kind != "F32":
             with torch.no_grad():
                 parameter.copy_(_from_gguf(model, name, gguf.dequantize(data, gguf.GGMLQuantizationType[kind])))
+    for gguf_name, weights in _expert_tensors(model).items():
+        kind, data = _stored(gguf_name, weights.detach().numpy().copy(), storage)
+        tensors[gguf_name] = (kind, data)
+        if kind != "F32":
+            with torch.no_grad():
+                weights.copy_(torch.from_numpy(gguf.dequantize(data, gguf.GGMLQuantizationType[kind])))
     if model.config.model_type != "gemma3_text" and model.config.rope_parameters["rope_type"] == "llama3":
         tensors["rope_freqs.weight"] = ("F32", _llama3_factors(model))
-    return write_gguf(path, family, gguf_settings(model), tensors, **extra)
+    return write_gguf(path, gguf_family(model), gguf_settings(model), tensors, **extra)
 
 
 def _stored(name: str, values: np.ndarray, storage: str) -> tuple[str, np.ndarray]:
-    if values.ndim == 1 or storage == "F32":
+    if values.ndim == 1 or storage == "F32" or "ffn_gate_inp" in name:
         return "F32", values
     if storage in HALF_OFFSETS and STORAGES[storage].group_weights == 256:
         return storage, random_bytes(storage, values.shape[0], values.shape[1], seed=sum(name.encode()))

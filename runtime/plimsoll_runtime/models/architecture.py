@@ -1,7 +1,7 @@
 """What a decoder-only transformer looks like, whatever file describes it.
 
-Owns the frozen `Architecture`, the four families it can express (Llama, Qwen2, Qwen3 dense, Gemma 3 text) and the
-shapes of their parameters. It does not know files (weights/hugging_face.py and weights/gguf_model.py read it from
+Owns the frozen `Architecture`, the families it can express (Llama, Qwen2, Qwen3 dense and mixture, Gemma 3 text) and
+the shapes of their parameters. It does not know files (weights/hugging_face.py and weights/gguf_model.py read it from
 them) and no tensors. Invariant: the decoder branches on these fields alone, never on a family's name.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh"]
-SUPPORTED_FAMILIES = ("llama", "qwen2", "qwen3", "gemma3 (text)")
+SUPPORTED_FAMILIES = ("llama", "qwen2", "qwen3", "gemma3 (text)", "qwen3moe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,22 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """Every layer's feed-forward network is `num_experts` small ones, of which a router chooses for each token.
+
+    The chosen ones are weighted by their share of the router's softmax; `normalized`: by their share of the chosen.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    expert_size: int
+    normalized: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
-    """Sizes and switches of one model. `context_window` is what it was made for, rope scaling included."""
+    """Sizes and switches of one model. `context_window` is what it was made for, rope scaling included; with a
+    `mixture` there is no single feed-forward network, and `feed_forward_size` is an expert's."""
 
     family: str
     num_layers: int
@@ -86,6 +100,7 @@ class Architecture:
     query_key_norm: bool
     sandwich_norms: bool
     tied_output: bool
+    mixture: Mixture | None = None
 
     @property
     def windows(self) -> frozenset[int | None]:
@@ -93,7 +108,8 @@ class Architecture:
 
 
 def parameter_shapes(architecture: Architecture) -> Mapping[str, tuple[int, ...]]:
-    """Every parameter the decoder needs, `role -> shape`; a layer's role is `layers.N.part`."""
+    """Every parameter the decoder needs, `role -> shape`; a layer's role is `layers.N.part`, an expert's
+    `layers.N.experts.X.part`."""
     vocab, hidden = architecture.vocab_size, architecture.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"embedding": (vocab, hidden), "norm": (hidden,)}
     if not architecture.tied_output:
@@ -114,10 +130,14 @@ def _layer_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
         "value": (key, hidden),
         "attention_output": (hidden, query),
         "feed_forward_norm": (hidden,),
-        "gate": (inner, hidden),
-        "up": (inner, hidden),
-        "down": (hidden, inner),
     }
+    network = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    if architecture.mixture is None:
+        shapes |= network
+    else:
+        shapes["router"] = (architecture.mixture.num_experts, hidden)
+        for expert in range(architecture.mixture.num_experts):
+            shapes |= {f"experts.{expert}.{part}": shape for part, shape in network.items()}
     if architecture.qkv_bias:
         shapes |= {"query_bias": (query,), "key_bias": (key,), "value_bias": (key,)}
     if architecture.query_key_norm:

@@ -11,16 +11,15 @@ V vocabulary.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import torch
-from torch.nn import functional
 
 from plimsoll_runtime.kernels.dispatch import make_matrix, stack_matrices
 from plimsoll_runtime.kernels.matrix import Matrix
 from plimsoll_runtime.kernels.reference import dequantize, rms_norm, rotate
-from plimsoll_runtime.models.architecture import Activation, Architecture
+from plimsoll_runtime.models.architecture import Architecture
 from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SpanView, attend_paged, plan_attention
+from plimsoll_runtime.models.feed_forward import FeedForward, GatedNetwork, MixtureNetwork
 from plimsoll_runtime.models.rope import Rotation, make_rotation
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint
 
@@ -40,8 +39,7 @@ class LayerWeights:
     attention_output: Matrix
     post_attention_norm: torch.Tensor | None
     feed_forward_norm: torch.Tensor
-    gate_up: Matrix
-    down: Matrix
+    feed_forward: FeedForward
     post_feed_forward_norm: torch.Tensor | None
 
 
@@ -128,9 +126,8 @@ class Decoder:
         return self._maybe_normed(layer.attention_output.project(attended_THD.flatten(1)), layer.post_attention_norm)
 
     def _feed_forward(self, layer: LayerWeights, hidden_TE: torch.Tensor) -> torch.Tensor:
-        gate, up = layer.gate_up.project(self._normed(hidden_TE, layer.feed_forward_norm)).chunk(2, -1)
-        inner = _activate(gate, self.architecture.activation) * up
-        return self._maybe_normed(layer.down.project(inner), layer.post_feed_forward_norm)
+        output_TE = layer.feed_forward(self._normed(hidden_TE, layer.feed_forward_norm))
+        return self._maybe_normed(output_TE, layer.post_feed_forward_norm)
 
     def _normed(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(values, weight, self.architecture.norm_epsilon)
@@ -164,16 +161,6 @@ def _make_rotations(loader: "_Loader", architecture: Architecture, device: torch
     factors = loader.vector("rope_factors") if any(rope.uses_factors for rope in ropes) else None
     made = {rope: make_rotation(rope, architecture.head_dim, factors, device) for rope in ropes}
     return [made[layer.rope] for layer in architecture.layers]
-
-
-def _activate(values: torch.Tensor, activation: Activation) -> torch.Tensor:
-    match activation:
-        case "silu":
-            return functional.silu(values)
-        case "gelu_tanh":
-            return functional.gelu(values, approximate="tanh")
-        case _:
-            assert_never(activation)
 
 
 class _Loader:
@@ -213,9 +200,25 @@ class _Loader:
             attention_output=self.matrix(f"{prefix}.attention_output"),
             post_attention_norm=self.vector(f"{prefix}.post_attention_norm") if sandwich else None,
             feed_forward_norm=self.vector(f"{prefix}.feed_forward_norm"),
+            feed_forward=self._feed_forward(prefix),
+            post_feed_forward_norm=self.vector(f"{prefix}.post_feed_forward_norm") if sandwich else None,
+        )
+
+    def _feed_forward(self, prefix: str) -> FeedForward:
+        mixture = self._checkpoint.architecture.mixture
+        if mixture is None:
+            return self._network(prefix)
+        return MixtureNetwork(
+            router=self.matrix(f"{prefix}.router"),
+            experts=tuple(self._network(f"{prefix}.experts.{expert}") for expert in range(mixture.num_experts)),
+            mixture=mixture,
+        )
+
+    def _network(self, prefix: str) -> GatedNetwork:
+        return GatedNetwork(
             gate_up=self.matrix(f"{prefix}.gate", f"{prefix}.up"),
             down=self.matrix(f"{prefix}.down"),
-            post_feed_forward_norm=self.vector(f"{prefix}.post_feed_forward_norm") if sandwich else None,
+            activation=self._checkpoint.architecture.activation,
         )
 
     def _biases(self, prefix: str) -> torch.Tensor:

@@ -6,7 +6,7 @@ has exactly one tensor of the right shape and no tensor of the file is left over
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -47,6 +47,21 @@ def match_roles(
                 f"{source}: tensor {name} has shape {list(entries[name].shape)}, expected {list(shapes[role])}"
             )
     return {role: entries[name] for role, name in names.items()}
+
+
+def split_first_dimension(entry: TensorEntry) -> list[TensorEntry]:
+    """One entry for each index of the first dimension, `NAME[index]`, over its own part of the bytes."""
+    count, num_bytes = entry.shape[0], entry.num_bytes // entry.shape[0]
+    return [
+        replace(
+            entry,
+            name=f"{entry.name}[{index}]",
+            shape=entry.shape[1:],
+            offset=entry.offset + index * num_bytes,
+            num_bytes=num_bytes,
+        )
+        for index in range(count)
+    ]
 
 
 def read_bytes(entry: TensorEntry) -> StoredTensor:

@@ -17,17 +17,18 @@ from plimsoll_runtime.models.architecture import (
     Architecture,
     Attention,
     LinearScaling,
+    Mixture,
     Rope,
     RopeScaling,
     YarnScaling,
     parameter_shapes,
 )
-from plimsoll_runtime.models.weights.entries import TensorEntry, match_roles, read_bytes
+from plimsoll_runtime.models.weights.entries import TensorEntry, match_roles, read_bytes, split_first_dimension
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.models.weights.fields import Fields
 from plimsoll_runtime.models.weights.gguf import GgufFile
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3", "qwen3moe")
 MAX_LAYERS = 1024
 GEMMA3_27B_LAYERS = 62
 END_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -50,6 +51,12 @@ PARTS: Mapping[str, str] = {
     "up": "ffn_up.weight",
     "down": "ffn_down.weight",
     "post_feed_forward_norm": "post_ffw_norm.weight",
+    "router": "ffn_gate_inp.weight",
+}
+EXPERT_PARTS: Mapping[str, str] = {
+    "gate": "ffn_gate_exps.weight",
+    "up": "ffn_up_exps.weight",
+    "down": "ffn_down_exps.weight",
 }
 WHOLE: Mapping[str, str] = {
     "embedding": "token_embd.weight",
@@ -88,7 +95,9 @@ def read_architecture(file: GgufFile) -> Architecture:
             f"{file.path}: general.architecture {family} is not supported; supported: {', '.join(SUPPORTED_FAMILIES)}"
         )
     fields = Fields(file.path, file.metadata, f"{family}.")
-    fields.require("expert_count", 0)
+    mixture = _mixture(fields) if family == "qwen3moe" else None
+    if mixture is None:
+        fields.require("expert_count", 0)
     fields.refuse("attn_logit_softcapping", "final_logit_softcapping", "rope.scaling.yarn_log_multiplier")
     num_heads, hidden = fields.size("attention.head_count"), fields.size("embedding_length")
     head_dim = _head_dim(fields, hidden, num_heads)
@@ -101,7 +110,7 @@ def read_architecture(file: GgufFile) -> Architecture:
         num_kv_heads=fields.size("attention.head_count_kv", num_heads, maximum=num_heads),
         head_dim=head_dim,
         hidden_size=hidden,
-        feed_forward_size=fields.size("feed_forward_length"),
+        feed_forward_size=fields.size("feed_forward_length") if mixture is None else mixture.expert_size,
         vocab_size=_vocab_size(file),
         context_window=_context_window(fields),
         layers=layers,
@@ -110,9 +119,10 @@ def read_architecture(file: GgufFile) -> Architecture:
         embedding_scale=math.sqrt(hidden) if gemma else 1.0,
         activation="gelu_tanh" if gemma else "silu",
         qkv_bias=family == "qwen2",
-        query_key_norm=family in ("qwen3", "gemma3"),
+        query_key_norm=family in ("qwen3", "gemma3", "qwen3moe"),
         sandwich_norms=gemma,
         tied_output=WHOLE["output"] not in file.tensors,
+        mixture=mixture,
     )
 
 
@@ -121,7 +131,8 @@ def open_weights(file: GgufFile, architecture: Architecture) -> GgufWeights:
     shapes = dict(parameter_shapes(architecture))
     if any(layer.rope.uses_factors for layer in architecture.layers):
         shapes["rope_factors"] = (architecture.head_dim // 2,)
-    return GgufWeights(architecture, match_roles(file.path, shapes, file.tensors, _tensor_name, lambda name: False))
+    tensors = file.tensors if architecture.mixture is None else _split_experts(file.tensors)
+    return GgufWeights(architecture, match_roles(file.path, shapes, tensors, _tensor_name, lambda name: False))
 
 
 def end_token_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
@@ -142,8 +153,19 @@ def sampling_defaults(metadata: Mapping[str, Any]) -> dict[str, float | int]:
 def _tensor_name(role: str) -> str:
     if role in WHOLE:
         return WHOLE[role]
-    _, index, part = role.split(".")
-    return f"blk.{index}.{PARTS[part]}"
+    _, index, *expert, part = role.split(".")
+    return f"blk.{index}.{EXPERT_PARTS[part]}[{expert[1]}]" if expert else f"blk.{index}.{PARTS[part]}"
+
+
+def _split_experts(tensors: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """A layer's experts lie in one tensor of three dimensions: an entry for each of them, `NAME[X]`."""
+    split: dict[str, TensorEntry] = {}
+    for name, entry in tensors.items():
+        if name.endswith(tuple(EXPERT_PARTS.values())) and len(entry.shape) == 3:
+            split |= {expert.name: expert for expert in split_first_dimension(entry)}
+        else:
+            split[name] = entry
+    return split
 
 
 def _halves_order(num_heads: int, head_dim: int) -> torch.Tensor:
@@ -183,6 +205,17 @@ def _gemma3_layers(fields: Fields, num_layers: int) -> tuple[Attention, ...]:
     local = Attention(Rope(fields.number("rope.freq_base_swa", 10_000.0)), fields.size("attention.sliding_window"))
     everywhere = Attention(Rope(fields.number("rope.freq_base", 1_000_000.0), _scaling(fields)))
     return tuple(everywhere if (index + 1) % pattern == 0 else local for index in range(num_layers))
+
+
+def _mixture(fields: Fields) -> Mixture:
+    num_experts = fields.size("expert_count")
+    fields.refuse("expert_shared_count", "expert_shared_feed_forward_length", "leading_dense_block_count")
+    return Mixture(
+        num_experts=num_experts,
+        experts_per_token=fields.size("expert_used_count", maximum=num_experts),
+        expert_size=fields.size("expert_feed_forward_length"),
+        normalized=True,
+    )
 
 
 def _scaling(fields: Fields) -> RopeScaling | None:

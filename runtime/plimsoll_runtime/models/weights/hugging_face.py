@@ -19,6 +19,7 @@ from plimsoll_runtime.models.architecture import (
     Attention,
     LinearScaling,
     Llama3Scaling,
+    Mixture,
     Rope,
     RopeScaling,
     YarnScaling,
@@ -29,7 +30,7 @@ from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.models.weights.fields import Fields
 from plimsoll_runtime.models.weights.safetensors import read_tensor
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text", "qwen3_moe")
 MAX_LAYERS = 1024
 OUTPUT_NAME = "lm_head.weight"
 DEFAULT_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -49,6 +50,7 @@ PARTS: Mapping[str, str] = {
     "gate": "mlp.gate_proj.weight",
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
+    "router": "mlp.gate.weight",
 }
 SANDWICH_PARTS: Mapping[str, str] = {
     **PARTS,
@@ -99,6 +101,7 @@ def read_architecture(path: Path, config: Mapping[str, Any]) -> Architecture:
     if head_dim % 2:
         raise fields.error("head_dim", f"is {head_dim}; heads must have an even size")
     gemma = family == "gemma3_text"
+    mixture = _mixture(fields) if family == "qwen3_moe" else None
     layers = _gemma3_layers(fields) if gemma else _plain_layers(fields)
     return Architecture(
         family=family,
@@ -107,7 +110,7 @@ def read_architecture(path: Path, config: Mapping[str, Any]) -> Architecture:
         num_kv_heads=fields.size("num_key_value_heads", num_heads, maximum=num_heads),
         head_dim=head_dim,
         hidden_size=hidden,
-        feed_forward_size=fields.size("intermediate_size"),
+        feed_forward_size=fields.size("intermediate_size") if mixture is None else mixture.expert_size,
         vocab_size=fields.size("vocab_size"),
         context_window=_context_window(fields, layers, gemma),
         layers=layers,
@@ -116,9 +119,10 @@ def read_architecture(path: Path, config: Mapping[str, Any]) -> Architecture:
         embedding_scale=math.sqrt(hidden) if gemma else 1.0,
         activation="gelu_tanh" if gemma else "silu",
         qkv_bias=family == "qwen2",
-        query_key_norm=family in ("qwen3", "gemma3_text"),
+        query_key_norm=family in ("qwen3", "gemma3_text", "qwen3_moe"),
         sandwich_norms=gemma,
         tied_output=fields.flag("tie_word_embeddings", gemma),
+        mixture=mixture,
     )
 
 
@@ -129,8 +133,9 @@ def open_weights(source: Path, entries: Mapping[str, TensorEntry], architecture:
     def name_of(role: str) -> str:
         if role in WHOLE:
             return WHOLE[role]
-        _, index, part = role.split(".")
-        return f"model.layers.{index}.{parts[part]}"
+        _, index, *expert, part = role.split(".")
+        name = f"mlp.experts.{expert[1]}.{part}_proj.weight" if expert else parts[part]
+        return f"model.layers.{index}.{name}"
 
     shapes = parameter_shapes(architecture)
     return FolderWeights(architecture, match_roles(source, shapes, entries, name_of, _is_ignorable))
@@ -164,6 +169,19 @@ def _refuse_variants(fields: Fields) -> None:
     for switch in ("attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention"):
         fields.require(switch, False)
     fields.refuse("attn_logit_softcapping", "final_logit_softcapping")
+
+
+def _mixture(fields: Fields) -> Mixture:
+    """Every layer must be a mixture: a dense one between them is refused."""
+    fields.require("decoder_sparse_step", 1)
+    fields.require("mlp_only_layers", [])
+    num_experts = fields.size("num_local_experts" if fields.has("num_local_experts") else "num_experts")
+    return Mixture(
+        num_experts=num_experts,
+        experts_per_token=fields.size("num_experts_per_tok", maximum=num_experts),
+        expert_size=fields.size("moe_intermediate_size"),
+        normalized=fields.flag("norm_topk_prob", False),
+    )
 
 
 def _plain_layers(fields: Fields) -> tuple[Attention, ...]:

@@ -1,0 +1,73 @@
+"""A layer's feed-forward network: one for all tokens, or a mixture of which a router chooses a few for each token.
+
+Owns both forms, called with normed hidden states and returning what is added to them. It does not know where weights
+lie: a `Matrix` may keep them as it likes. Invariant: a row's result depends on that row alone, whatever shares the
+batch, since its experts are added in the order of their number.
+
+Shapes: T tokens of the step, N of them that chose one expert, E hidden size, X experts, A experts of one token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+import torch
+from torch.nn import functional
+
+from plimsoll_runtime.kernels.matrix import Matrix
+from plimsoll_runtime.models.architecture import Activation, Mixture
+
+
+class FeedForward(Protocol):
+    """`[T, E] -> [T, E]`."""
+
+    def __call__(self, normed_TE: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GatedNetwork:
+    """`down(activation(gate) * up)`; gate and up are one matrix, since they share their input."""
+
+    gate_up: Matrix
+    down: Matrix
+    activation: Activation
+
+    def __call__(self, normed_TE: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up.project(normed_TE).chunk(2, -1)
+        return self.down.project(_activate(gate, self.activation) * up)
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureNetwork:
+    """`router` scores the experts of a token; the best `experts_per_token` compute it, weighted by their shares."""
+
+    router: Matrix
+    experts: Sequence[GatedNetwork]
+    mixture: Mixture
+
+    def __call__(self, normed_TE: torch.Tensor) -> torch.Tensor:
+        shares_TA, chosen_TA = self.route(normed_TE)
+        output_TE = torch.zeros_like(normed_TE)
+        for expert in sorted(set(chosen_TA.flatten().tolist())):
+            rows_N, places_N = (chosen_TA == expert).nonzero(as_tuple=True)
+            result_NE = self.experts[expert](normed_TE[rows_N])
+            output_TE[rows_N] += result_NE * shares_TA[rows_N, places_N, None].to(result_NE.dtype)
+        return output_TE
+
+    def route(self, normed_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Float32 shares and int64 numbers of the chosen experts, both `[T, A]`, the likeliest first."""
+        shares_TX = self.router.project(normed_TE).float().softmax(-1)
+        shares_TA, chosen_TA = shares_TX.topk(self.mixture.experts_per_token)
+        if self.mixture.normalized:
+            shares_TA = shares_TA / shares_TA.sum(-1, keepdim=True)
+        return shares_TA, chosen_TA
+
+
+def _activate(values: torch.Tensor, activation: Activation) -> torch.Tensor:
+    match activation:
+        case "silu":
+            return functional.silu(values)
+        case "gelu_tanh":
+            return functional.gelu(values, approximate="tanh")
+        case _:
+            assert_never(activation)
