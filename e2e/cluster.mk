@@ -50,6 +50,9 @@ e2e: $(if $(PLIMSOLL_E2E_KUBECONFIG),$(INSTALLED),cluster-binaries images) ## Ap
 	@mkdir -p $(dir $(E2E_REPORT))
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(E2E) -v -n0 --durations=15 --junitxml=$(E2E_REPORT)
 
-.PHONY: bench-operator
+.PHONY: bench-ready bench-operator
+bench-ready: cluster-binaries images ## Measure a server from kubectl apply to Ready, as a table (root)
+	PYTHONPATH=e2e/cluster $(BIN)/python e2e/measure_ready.py
+
 bench-operator: cluster-binaries ## Measure the operator at 500 servers without nodes, as a table and as JSON in .artifacts/
 	PYTHONPATH=e2e/cluster $(BIN)/python benchmarks/operator_run.py $(if $(SERVERS),--servers $(SERVERS))

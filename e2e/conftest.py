@@ -4,20 +4,15 @@ The cluster is the one of PLIMSOLL_E2E_KUBECONFIG, the one that `make cluster` s
 to be one whose Service addresses this machine reaches, which the embedded one is.
 """
 
-import itertools
 import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from plimsoll_cluster import Cluster, ClusterError, open_cluster
+from plimsoll_cluster import Cluster, open_cluster
 from plimsoll_cluster.binaries import find_binaries
 
-from live_site import SYSTEM, Site
+from live_site import SYSTEM, Site, new_site
 from release import IMAGES, install, is_installed
-
-_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -39,26 +34,12 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def site(cluster: Cluster) -> Iterator[Site]:
     """A namespace of its own, which goes after the test."""
-    with namespace_of_its_own(cluster) as made:
+    with new_site(cluster) as made:
         yield made
 
 
 @pytest.fixture
 def other_site(cluster: Cluster) -> Iterator[Site]:
     """Another one beside `site`."""
-    with namespace_of_its_own(cluster) as made:
+    with new_site(cluster) as made:
         yield made
-
-
-@contextmanager
-def namespace_of_its_own(cluster: Cluster) -> Iterator[Site]:
-    """Servers go first: a namespace with pods that have a long grace period looks again only after half of that."""
-    namespace = f"e2e-{int(time.time())}-{next(_NUMBERS)}"
-    cluster.kubectl("create", "namespace", namespace)
-    yield Site(cluster, namespace)
-    try:
-        cluster.kubectl("delete", "infsrv", "--all", f"--namespace={namespace}", "--timeout=60s")
-        cluster.kubectl("wait", "--for=delete", "pods", "--all", f"--namespace={namespace}", "--timeout=60s")
-        cluster.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
-    except ClusterError as error:
-        pytest.fail(f"the namespace does not go: {error}")

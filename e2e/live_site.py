@@ -3,9 +3,11 @@
 Service addresses must be reachable from this machine, which they are in the embedded cluster.
 """
 
+import itertools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ OPERATOR = "deployment/plimsoll"
 READY_SECONDS = 240
 # Replicas, their neighbours and the tests share the cores of one machine.
 ONE_CORE: Mapping[str, Any] = {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,7 @@ class Site:
     def wait_ready(self, name: str = "smollm2") -> None:
         """For the present generation: Ready of an earlier one says nothing."""
         self.wait(
-            lambda: (
-                self.condition("Ready", name)["status"] == "True"
-                and self.server(name)["status"]["observedGeneration"] == self.server(name)["metadata"]["generation"]
-            ),
+            lambda: is_ready(self.server(name)),
             lambda: f"{name} is not ready: {self.condition('Ready', name)}",
         )
 
@@ -85,6 +85,11 @@ class Site:
             if "deletionTimestamp" not in pod["metadata"]
         }
 
+    def flags(self) -> list[str]:
+        """Of the runtimes in every Deployment; nothing while there is none."""
+        found = json.loads(self.kubectl("get", "deployments", "--output=json"))["items"]
+        return [word for each in found for word in each["spec"]["template"]["spec"]["containers"][0]["args"]]
+
     def events(self, reason: str) -> list[str]:
         """What the operator's events of this reason say."""
         listed = self.kubectl("get", "events", f"--field-selector=reason={reason}", "--output=json")
@@ -104,3 +109,24 @@ class Site:
     def address(self, name: str = "smollm2") -> str:
         """Of the Service, from this machine."""
         return f"http://{self.get('service', name)['spec']['clusterIP']}:8000"
+
+
+def is_ready(server: Mapping[str, Any]) -> bool:
+    """Of one reading: from two, the Ready of one generation may meet the number of the next."""
+    conditions = server.get("status", {}).get("conditions", ())
+    ready = [each for each in conditions if each["type"] == "Ready" and each["status"] == "True"]
+    return any(each["observedGeneration"] == server["metadata"]["generation"] for each in ready)
+
+
+@contextmanager
+def new_site(cluster: Cluster) -> Iterator[Site]:
+    """A namespace of its own, which goes with the block.
+
+    Servers go first: a namespace with pods that have a long grace period looks again only after half of that.
+    """
+    namespace = f"e2e-{int(time.time())}-{next(_NUMBERS)}"
+    cluster.kubectl("create", "namespace", namespace)
+    yield Site(cluster, namespace)
+    cluster.kubectl("delete", "infsrv", "--all", f"--namespace={namespace}", "--timeout=60s")
+    cluster.kubectl("wait", "--for=delete", "pods", "--all", f"--namespace={namespace}", "--timeout=60s")
+    cluster.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
