@@ -1,13 +1,14 @@
 """Clients that measure: streams of one real server, and many connections that only count answers.
 
 Owns the request bodies and the clock readings. The second client writes and reads plain HTTP/1.1 itself, so that what
-is measured is the server and not a client library on the same processors.
+is measured is the server and not a client library on the same processors; run it with uvloop.
 """
 
 import asyncio
 import json
 import time
 from collections.abc import Sequence
+from typing import cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -56,33 +57,76 @@ async def _stream(
 
 async def requests_per_second(url: str, body: bytes, num_connections: int, num_requests: int) -> float:
     """Answers per second over kept connections, each of which sends its next request when the last is answered."""
+    share = num_requests // num_connections
+    await _ask_all(url, body, num_connections, 2)  # warm
+    start = time.perf_counter()
+    await _ask_all(url, body, num_connections, share)
+    return share * num_connections / (time.perf_counter() - start)
+
+
+async def request_seconds(url: str, body: bytes, num_requests: int) -> list[float]:
+    """How long each answer took, over one kept connection."""
+    [asking] = await _ask_all(url, body, 1, num_requests)
+    return asking.seconds
+
+
+async def _ask_all(url: str, body: bytes, num_connections: int, num_requests: int) -> list["_Asking"]:
     parts = urlsplit(url)
     request = (
         f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     ).encode() + body
-    share = num_requests // num_connections
-    address = (str(parts.hostname), int(parts.port or 80))
-    await asyncio.gather(*(_ask_repeatedly(address, request, 2) for _ in range(num_connections)))  # warm
-    start = time.perf_counter()
-    await asyncio.gather(*(_ask_repeatedly(address, request, share) for _ in range(num_connections)))
-    return share * num_connections / (time.perf_counter() - start)
+    loop = asyncio.get_running_loop()
+    connecting = (
+        loop.create_connection(lambda: _Asking(loop, request, num_requests), parts.hostname, parts.port)
+        for _ in range(num_connections)
+    )
+    askings = [asking for _, asking in await asyncio.gather(*connecting)]
+    for asking in askings:
+        asking.ask()
+    await asyncio.gather(*(asking.done for asking in askings))
+    return askings
 
 
-async def _ask_repeatedly(address: tuple[str, int], request: bytes, num_requests: int) -> None:
-    reader, writer = await asyncio.open_connection(*address)
-    try:
-        for _ in range(num_requests):
-            writer.write(request)
-            await _read_answer(reader)
-    finally:
-        writer.close()
-        await writer.wait_closed()
+class _Asking(asyncio.Protocol):
+    """One connection: the same request again and again. `done` is set after the last answer, `seconds` has each."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, request: bytes, num_requests: int) -> None:
+        self.done: asyncio.Future[None] = loop.create_future()
+        self.seconds: list[float] = []
+        self._request = request
+        self._left = num_requests
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+
+    def ask(self) -> None:
+        self._asked_at = time.perf_counter()
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, blank, content = self._received.partition(b"\r\n\r\n")
+        if not blank or len(content) < _content_length(head):
+            return
+        self.seconds.append(time.perf_counter() - self._asked_at)
+        self._received, self._left = b"", self._left - 1
+        if not head.startswith(b"HTTP/1.1 200 "):
+            self._end(RuntimeError(content.decode()))
+        elif self._left:
+            self.ask()
+        else:
+            self._end(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or RuntimeError("the server closed the connection"))
+
+    def _end(self, error: Exception | None) -> None:
+        self.done.set_exception(error) if error else self.done.set_result(None)
+        self._transport.close()
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> None:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-    length = int(head.partition("content-length:")[2].partition("\r\n")[0])
-    content = await reader.readexactly(length)
-    if " 200 " not in head.partition("\r\n")[0]:
-        raise RuntimeError(f"{head.partition(chr(13))[0]}: {content.decode()}")
+def _content_length(head: bytes) -> int:
+    return int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])

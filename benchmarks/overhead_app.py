@@ -4,7 +4,6 @@
 reads the JSON body and answers with a constant. The program prints its address and ends with its standard input.
 """
 
-import asyncio
 import socket
 import sys
 import threading
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import fastapi
+import torch
 import uvicorn
+import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -24,6 +25,7 @@ BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max
 
 
 def main(name: str) -> None:
+    torch.set_num_threads(1)  # the scripted model's tiny tensors gain nothing from a second thread that spins
     if name == "plimsoll":
         with scripted_server(running_slots=NUM_CONNECTIONS, max_waiting=2 * NUM_CONNECTIONS, page_size=16) as server:
             announce_and_wait(server.url)
@@ -52,7 +54,7 @@ def serve_bare() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen(2 * NUM_CONNECTIONS)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread = threading.Thread(target=lambda: uvloop.run(server.serve(sockets=[listener])))
         thread.start()
         announce_and_wait(f"http://127.0.0.1:{listener.getsockname()[1]}")
         server.should_exit = True

@@ -6,7 +6,6 @@ is read, never passed.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import platform
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import uvloop
 
 from clients import requests_per_second
 from overhead_app import BODY, NUM_CONNECTIONS
@@ -121,7 +121,7 @@ def _measure_overhead(samples: Samples, round_number: int, rounds: int) -> None:
         _say(f"round {round_number + 1} of {rounds}: one-token answers of {column} at {NUM_CONNECTIONS} connections")
         server = OverheadServer(program)
         try:
-            rate = asyncio.run(
+            rate = uvloop.run(
                 requests_per_second(server.url, json.dumps(BODY).encode(), NUM_CONNECTIONS, OVERHEAD_REQUESTS)
             )
         finally:

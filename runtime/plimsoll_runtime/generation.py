@@ -76,7 +76,8 @@ class Generation:
         self.started: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._tokenizer = tokenizer
         self._service = service
-        self._events: asyncio.Queue[AnswerEvent] = asyncio.Queue()
+        self._said: list[AnswerEvent] = []
+        self._has_said = asyncio.Event()
         matcher = StopMatcher(stops)
         self._choices = [
             ChoiceAssembly(
@@ -96,10 +97,20 @@ class Generation:
     async def events(self) -> AsyncIterator[AnswerEvent]:
         """Every event once; the last is Ended or Broken."""
         while True:
-            event = await self._events.get()
-            yield event
-            if isinstance(event, Ended | Broken):
-                return
+            for event in await self.next_events():
+                yield event
+                if isinstance(event, Ended | Broken):
+                    return
+
+    async def next_events(self) -> list[AnswerEvent]:
+        """All that was said since the last call, at least one: a step often says several things at once.
+
+        Nothing is lost when the wait is cancelled. Nothing comes after Ended or Broken, so do not wait for it.
+        """
+        await self._has_said.wait()
+        self._has_said.clear()
+        said, self._said = self._said, []
+        return said
 
     def receive(self, event: EngineEvent, now: float) -> None:
         """One event of the engine for this request, at `now`."""
@@ -209,7 +220,8 @@ class Generation:
         )
 
     def _say(self, event: AnswerEvent) -> None:
-        self._events.put_nowait(event)
+        self._said.append(event)
+        self._has_said.set()
 
     def _end(self, outcome: Outcome) -> None:
         if self._is_closed:

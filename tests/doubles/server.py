@@ -176,6 +176,7 @@ class _ServerThread:
                 host="127.0.0.1",
                 port=0,
                 log_level="error",
+                access_log=False,
                 lifespan="off",
                 server_header=False,
                 timeout_graceful_shutdown=1,

@@ -23,7 +23,7 @@ from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Dialect, Frame
 from plimsoll_runtime.routes.errors import error_response, nobody_left, speaks_anthropic
 from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.routes.intake import read_body
-from plimsoll_runtime.routes.sse import ClientGoneError, EventStream, unless_gone
+from plimsoll_runtime.routes.sse import ClientGoneError, EventStream, WhileClientStays
 
 
 class Memory(Protocol):
@@ -82,7 +82,8 @@ class GenerationHandler:
         service = self._front.loaded()
         if isinstance(service, Refusal):
             return service
-        return await unless_gone(request.receive, service.submit(parsed, request.scope["tenant"]))
+        async with WhileClientStays(request.receive):
+            return await service.submit(parsed, request.scope["tenant"])
 
     async def _answer(self, request: Request, generation: Generation) -> Response:
         facts = self._facts(generation)
@@ -90,7 +91,7 @@ class GenerationHandler:
         tenant = request.scope["tenant"]
         if generation.request.stream:
             return EventStream(
-                generation.events(),
+                generation.next_events,
                 self._dialect.stream_writer(facts),
                 headers=headers,
                 ping=self._ping,
@@ -99,7 +100,8 @@ class GenerationHandler:
                 on_close=generation.close,
             )
         try:
-            answer = await unless_gone(request.receive, whole_answer(generation.events()))
+            async with WhileClientStays(request.receive):
+                answer = await whole_answer(generation.events())
         except ClientGoneError:
             return nobody_left()
         finally:

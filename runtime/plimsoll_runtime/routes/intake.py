@@ -41,7 +41,8 @@ async def read_body(
     if refusal is not None:
         return refusal
     try:
-        body = await asyncio.wait_for(_read(request, max_body_bytes), BODY_SECONDS)
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await _read(request, max_body_bytes)
     except TimeoutError:
         return Refusal(code="request_timeout", message=f"the body did not arrive within {BODY_SECONDS:g} s")
     if isinstance(body, Refusal):

@@ -7,20 +7,17 @@ that broke says so in its dialect and then ends; nothing is sent before the firs
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from plimsoll_runtime.events import AnswerEvent, Broken
+from plimsoll_runtime.events import AnswerEvent, Broken, Ended
 from plimsoll_runtime.routes.dialect import Frame, StreamWriter
 
 COMMENT_PING = b": ping\n\n"
 _LOG = logging.getLogger("plimsoll")
-
-Result = TypeVar("Result")
-Item = TypeVar("Item")
 
 
 class ClientGoneError(Exception):
@@ -33,33 +30,48 @@ def frame_bytes(frame: Frame) -> bytes:
     return f"{event}data: {frame.data}\n\n".encode()
 
 
-async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
-    """The result of `work`; when the client leaves first, `work` is cancelled and ClientGoneError raised.
+class WhileClientStays:
+    """`async with` this: when the client leaves, what runs inside is cancelled and ClientGoneError raised.
 
-    The request's body must have been read: from then on the only message is the disconnect.
+    The request's body must have been read: from then on the only message is the disconnect. One task watches; the work
+    itself stays in the task that it is in (as in asyncio.timeout, whose way of cancelling this is).
     """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_until_disconnect(receive))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGoneError
-        return working.result()
-    finally:
-        watching.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._has_left = False
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "requests are handled in tasks"
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._watcher = asyncio.ensure_future(_until_disconnect(self._receive))
+        self._watcher.add_done_callback(self._leave)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._watcher.remove_done_callback(self._leave)
+        self._watcher.cancel()
+        is_ours = self._has_left and self._task.uncancel() <= self._cancelling
+        if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise ClientGoneError from error
+
+    def _leave(self, _watcher: "asyncio.Future[None]") -> None:
+        self._has_left = True
+        self._task.cancel()
 
 
 class EventStream(Response):
-    """A stream of one answer. `on_close` runs when the stream is over, however it ended."""
+    """A stream of one answer. `next_events` gives all that has come, and ends with Ended or Broken (generation.py).
+    `on_close` runs when the stream is over, however it ended."""
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
-        events: AsyncIterator[AnswerEvent],
+        next_events: Callable[[], Awaitable[Sequence[AnswerEvent]]],
         writer: StreamWriter,
         *,
         headers: dict[str, str],
@@ -68,61 +80,51 @@ class EventStream(Response):
         on_event: Callable[[AnswerEvent], None],
         on_close: Callable[[], None],
     ) -> None:
-        self._events = events
+        self._next_events = next_events
         self._writer = writer
         self._ping = COMMENT_PING if ping is None else frame_bytes(ping)
         self._ping_seconds = ping_seconds
         self._on_event = on_event
         self._on_close = on_close
-        self._is_broken = False
+        self._is_over = False
         super().__init__(None, headers={**headers, "cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with contextlib.suppress(ClientGoneError, OSError):  # the client left: `on_close` aborts what still runs
-                await unless_gone(receive, self._send_all(send))
+            # The client left: `on_close` aborts what still runs.
+            with contextlib.suppress(ClientGoneError, OSError):
+                async with WhileClientStays(receive):
+                    await self._send_all(send)
         finally:
             self._on_close()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for event in with_pings(self._events, self._ping_seconds):
-            chunk = self._ping if event is None else self._written(event)
-            if chunk:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            if self._is_broken:
-                break
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        while not self._is_over:
+            chunk = await self._next_chunk()
+            if chunk or self._is_over:
+                await send({"type": "http.response.body", "body": chunk, "more_body": not self._is_over})
+
+    async def _next_chunk(self) -> bytes:
+        """The frames of all events that have come, in one piece, or a ping after the longest silence."""
+        try:
+            async with asyncio.timeout(self._ping_seconds):
+                events = await self._next_events()
+        except TimeoutError:
+            return self._ping
+        return b"".join(self._written(event) for event in events if not self._is_over)
 
     def _written(self, event: AnswerEvent) -> bytes:
         """The frames of one event. A writer that fails ends the stream with its dialect's error event."""
+        self._is_over = isinstance(event, Ended | Broken)
         try:
             self._on_event(event)
             return _joined(self._writer.to_chunks(event))
         except Exception:
             _LOG.exception("a stream could not be written")
-            self._is_broken = True
+            self._is_over = True
             return _joined(self._writer.to_chunks(Broken("engine_failure", "the answer could not be written")))
-
-
-async def with_pings(items: AsyncIterator[Item], seconds: float) -> AsyncIterator[Item | None]:
-    """Every item, and None after each `seconds` of silence."""
-    upcoming: asyncio.Future[Item] = asyncio.ensure_future(anext(items))
-    try:
-        while True:
-            done, _ = await asyncio.wait({upcoming}, timeout=seconds)
-            if not done:
-                yield None
-                continue
-            try:
-                item = upcoming.result()
-            except StopAsyncIteration:
-                return
-            yield item
-            upcoming = asyncio.ensure_future(anext(items))
-    finally:
-        upcoming.cancel()
 
 
 def _joined(frames: Iterable[Frame]) -> bytes:
