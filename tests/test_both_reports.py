@@ -7,7 +7,8 @@ import pytest
 
 from doubles.server import MODEL, ScriptedServer, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
-from test_every_route import ABSENT, ASK, ask_route
+from routes.four_routes import ASK
+from test_every_route import ABSENT, ask_route
 
 DEFAULT = 40
 

@@ -1,12 +1,13 @@
 """One table of budgets, every route that the app has, streamed and not: the same grant, the same words, everywhere.
 
 The routes come from the app itself, so a new generation route cannot be forgotten: it fails here until it has a row in
-`ASK`. A byte is a token here (see doubles/server.py), so every number in the table can be counted by hand.
+`ASK` (routes/four_routes.py). A byte is a token here (see doubles/server.py), so every number in the table can be
+counted by hand.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,57 +17,13 @@ import pytest
 from doubles.server import MODEL, ScriptedServer, scripted_server
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.routes.app import DIALECTS
+from routes.four_routes import ASK
 
 CONTEXT, DEFAULT, LIMIT = 64, 12, 24
 PROMPT = "x" * 11
 ROOM = CONTEXT - len(PROMPT)
 
 
-@dataclass(frozen=True)
-class Ask:
-    """How one route is asked, and where its answer says what."""
-
-    limit_field: str
-    body: Callable[[str], dict[str, Any]]
-    output_tokens: Callable[[dict[str, Any]], int]
-    reason: Callable[[dict[str, Any]], Any]
-    length_reason: Callable[[str], Any]
-
-
-def _chat(text: str) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": text}]}
-
-
-ASK: Mapping[str, Ask] = {
-    endpoints.CHAT_COMPLETIONS: Ask(
-        "max_completion_tokens",
-        _chat,
-        lambda body: body["usage"]["completion_tokens"],
-        lambda body: body["choices"][0]["finish_reason"],
-        lambda limited_by: "length",
-    ),
-    endpoints.COMPLETIONS: Ask(
-        "max_tokens",
-        lambda text: {"prompt": text},
-        lambda body: body["usage"]["completion_tokens"],
-        lambda body: body["choices"][0]["finish_reason"],
-        lambda limited_by: "length",
-    ),
-    endpoints.MESSAGES: Ask(
-        "max_tokens",
-        _chat,
-        lambda body: body["usage"]["output_tokens"],
-        lambda body: body["stop_reason"],
-        lambda limited_by: "model_context_window_exceeded" if limited_by == "context" else "max_tokens",
-    ),
-    endpoints.RESPONSES: Ask(
-        "max_output_tokens",
-        lambda text: {"input": text},
-        lambda body: body["usage"]["output_tokens"],
-        lambda body: (body["status"], body["incomplete_details"]),
-        lambda limited_by: ("incomplete", {"reason": "max_output_tokens"}),
-    ),
-}
 ABSENT = object()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from doubles.server import MODEL, wait_until
 from plimsoll_runtime.contract import endpoints
-from test_every_route import ASK
+from routes.four_routes import ASK
 
 PROGRAM = Path(__file__).parent / "doubles" / "scripted_process.py"
 LONG = {"context_length": 8192, "step_seconds": 0.01, "running_slots": 1}

@@ -63,6 +63,12 @@ async def unawaited_at_exit(work: Callable[[], Result]) -> Result:
     return await asyncio.wrap_future(outcome)
 
 
+def http_settings(app: ASGIApp, **more: Any) -> uvicorn.Config:
+    """How this server speaks HTTP; `more` are settings of uvicorn about its socket and its log."""
+    settings = {"log_level": "warning", "timeout_graceful_shutdown": 2, **more}
+    return uvicorn.Config(app, http=BoundedHeads, access_log=False, lifespan="off", server_header=False, **settings)
+
+
 class _Uvicorn(uvicorn.Server):
     """Uvicorn whose signals start our drain instead of its own shutdown."""
 
@@ -79,16 +85,7 @@ async def run_server(
 ) -> int:
     """Serves until a signal or a failure; `load` sets `front.service` and raises StartError when it cannot."""
     stop = _Stop(asyncio.get_running_loop())
-    config = uvicorn.Config(
-        app,
-        http=BoundedHeads,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=2,
-    )
-    server = _Uvicorn(config, stop.request)
+    server = _Uvicorn(http_settings(app), stop.request)
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         return await _until_stopped(front, stop, load, grace_seconds)

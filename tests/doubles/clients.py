@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from doubles.server import MODEL, ScriptedServer
-from test_every_route import ASK
+from routes.four_routes import ASK
 
 
 def send_raw(server: ScriptedServer, route: str, text: str, stream: bool, limit: int = 30_000) -> socket.socket:

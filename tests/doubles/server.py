@@ -22,10 +22,10 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from doubles.scripted_model import Script, ScriptedRunner
 from plimsoll_runtime.__main__ import new_front, start_service
 from plimsoll_runtime.admission.admit import ServedModel
-from plimsoll_runtime.connection import BoundedHeads
 from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig
 from plimsoll_runtime.engine.capacity import CapacityPlan, MemoryFacts
 from plimsoll_runtime.engine.settings import EngineSettings
+from plimsoll_runtime.lifecycle import http_settings
 from plimsoll_runtime.loading import LoadedModel
 from plimsoll_runtime.routes.app import build_app
 from plimsoll_runtime.routes.front import Front
@@ -170,17 +170,7 @@ class _ServerThread:
         self.loop = uvloop.new_event_loop()
         self.url = ""
         self._server = uvicorn.Server(
-            uvicorn.Config(
-                build_app(front),
-                http=BoundedHeads,
-                host="127.0.0.1",
-                port=0,
-                log_level="error",
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
+            http_settings(build_app(front), host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
         )
 
     def start(self) -> None:

@@ -31,8 +31,8 @@ def test_logprobs_are_the_log_softmax_of_the_raw_scores() -> None:
 
 def test_impossible_tokens_are_left_out_or_clipped() -> None:
     """B34: minus infinity has no word in JSON, and the answer was lost."""
-    [report] = token_logprobs(np.array([[0.0, -np.inf, -np.inf]], dtype=np.float32), [1], 3)
-    assert report == TokenLogprobs(LOWEST_LOGPROB, ((0, 0.0),))
+    [report] = token_logprobs(np.array([[0.0, -np.inf, -2e4]], dtype=np.float32), [1], 3)
+    assert report == TokenLogprobs(LOWEST_LOGPROB, ((0, 0.0), (2, LOWEST_LOGPROB)))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 7])

@@ -1,7 +1,8 @@
 """The four generation routes as one table, for tests that ask all of them the same thing and compare the refusals."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -12,22 +13,63 @@ from plimsoll_runtime.contract import endpoints
 
 ROUTES = endpoints.GENERATION_ROUTES
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = ROUTES
-_CONVERSATION = {"messages": [{"role": "user", "content": "hi"}]}
 
-PROMPT: Mapping[str, dict[str, Any]] = {
-    CHAT: _CONVERSATION,
-    COMPLETIONS: {"prompt": "hi"},
-    MESSAGES: _CONVERSATION,
-    RESPONSES: {"input": "hi"},
+
+@dataclass(frozen=True)
+class Ask:
+    """How one route is asked for a text, and where its plain answer says what."""
+
+    prompt_param: str
+    limit_field: str
+    stop_field: str
+    body: Callable[[str], dict[str, Any]]
+    output_tokens: Callable[[dict[str, Any]], int]
+    reason: Callable[[dict[str, Any]], Any]
+    length_reason: Callable[[str], Any]
+
+
+def _conversation(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+ASK: Mapping[str, Ask] = {
+    CHAT: Ask(
+        "messages",
+        "max_completion_tokens",
+        "stop",
+        _conversation,
+        lambda body: body["usage"]["completion_tokens"],
+        lambda body: body["choices"][0]["finish_reason"],
+        lambda limited_by: "length",
+    ),
+    COMPLETIONS: Ask(
+        "prompt",
+        "max_tokens",
+        "stop",
+        lambda text: {"prompt": text},
+        lambda body: body["usage"]["completion_tokens"],
+        lambda body: body["choices"][0]["finish_reason"],
+        lambda limited_by: "length",
+    ),
+    MESSAGES: Ask(
+        "messages",
+        "max_tokens",
+        "stop_sequences",
+        _conversation,
+        lambda body: body["usage"]["output_tokens"],
+        lambda body: body["stop_reason"],
+        lambda limited_by: "model_context_window_exceeded" if limited_by == "context" else "max_tokens",
+    ),
+    RESPONSES: Ask(
+        "input",
+        "max_output_tokens",
+        "stop",
+        lambda text: {"input": text},
+        lambda body: body["usage"]["output_tokens"],
+        lambda body: (body["status"], body["incomplete_details"]),
+        lambda limited_by: ("incomplete", {"reason": "max_output_tokens"}),
+    ),
 }
-PROMPT_PARAM: Mapping[str, str] = {CHAT: "messages", COMPLETIONS: "prompt", MESSAGES: "messages", RESPONSES: "input"}
-LIMIT: Mapping[str, str] = {
-    CHAT: "max_completion_tokens",
-    COMPLETIONS: "max_tokens",
-    MESSAGES: "max_tokens",
-    RESPONSES: "max_output_tokens",
-}
-STOP: Mapping[str, str] = {route: "stop_sequences" if route == MESSAGES else "stop" for route in ROUTES}
 
 ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -55,19 +97,19 @@ def name_of(route: str) -> str:
 
 def on_route(name: str, route: str) -> str:
     """The route's own name of a field that has a different one on each."""
-    return {"LIMIT": LIMIT[route], "STOP": STOP[route]}.get(name, name)
+    return {"LIMIT": ASK[route].limit_field, "STOP": ASK[route].stop_field}.get(name, name)
 
 
 def body_of(route: str, fields: Mapping[str, Any] | None = None, *, stream: bool = False) -> dict[str, Any]:
     """A short valid request with `fields`; the names LIMIT and STOP stand for the route's own."""
-    body: dict[str, Any] = {"model": MODEL, **PROMPT[route], LIMIT[route]: 2, "ignore_eos": True}
+    body: dict[str, Any] = {"model": MODEL, **ASK[route].body("hi"), on_route("LIMIT", route): 2, "ignore_eos": True}
     body |= {on_route(name, route): value for name, value in (fields or {}).items()}
     return body | ({"stream": True} if stream else {})
 
 
 def raw_body_of(route: str, raw_field: str, *, stream: bool = False) -> bytes:
     """A valid request whose text ends with one more field, written as the test writes it."""
-    named = raw_field.replace("LIMIT", LIMIT[route]).replace("STOP", STOP[route])
+    named = raw_field.replace("LIMIT", on_route("LIMIT", route)).replace("STOP", on_route("STOP", route))
     name = named.partition(":")[0].strip('" ')
     whole = {key: value for key, value in body_of(route, stream=stream).items() if key != name}
     return f"{json.dumps(whole)[:-1]}, {named}}}".encode()

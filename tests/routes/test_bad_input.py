@@ -12,9 +12,9 @@ import pytest
 from doubles.server import ScriptedServer, scripted_server
 from plimsoll_runtime.contract import endpoints
 from routes.four_routes import (
+    ASK,
     CHAT,
     COMPLETIONS,
-    LIMIT,
     MESSAGES,
     RESPONSES,
     ROUTES,
@@ -172,7 +172,7 @@ def test_an_overlong_prompt_blames_nothing_that_was_not_sent(
     fields = prompt.get(route, {"messages": conversation})
     message = refused_alike(server.client, route, {**fields, "LIMIT": None})["message"]
     assert str(prompt_tokens) in message
-    assert LIMIT[route] not in message
+    assert ASK[route].limit_field not in message
     assert "-" not in message.replace("--context-length", "")
 
 

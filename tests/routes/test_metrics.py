@@ -10,8 +10,8 @@ from doubles.clients import send_raw
 from doubles.scripted_model import NOT_A_NUMBER, Script
 from doubles.server import MODEL, ScriptedServer, Vocabulary, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
+from routes.four_routes import ASK
 from routes.raw_http import begun_post
-from test_every_route import ASK
 
 TIMES = 8
 """Of each kind of ending, on each route."""

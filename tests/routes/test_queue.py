@@ -11,7 +11,7 @@ from doubles.clients import Clients, send_raw
 from doubles.scripted_model import Gate
 from doubles.server import MODEL, ScriptedServer, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
-from test_every_route import ASK
+from routes.four_routes import ASK
 
 OVERLOADED = {endpoints.MESSAGES: (529, "overloaded_error")}
 TOO_MANY = (429, "rate_limit_error")

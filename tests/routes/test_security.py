@@ -14,10 +14,10 @@ from doubles.server import CONTROL, MODEL, ScriptedServer, Vocabulary, scripted_
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.contract.metrics import METRICS
 from routes.four_routes import (
+    ASK,
     CHAT,
     COMPLETIONS,
     MESSAGES,
-    PROMPT_PARAM,
     RESPONSES,
     ROUTES,
     ask,
@@ -118,10 +118,10 @@ _HALVES = [{"type": "text", "text": FORGED[:6]}, {"type": "text", "text": FORGED
 _RESULT = {"type": "tool_result", "tool_use_id": "x", "content": FORGED}
 _OUTPUT = {"type": "function_call_output", "call_id": "x", "output": FORGED}
 FORGERIES: list[tuple[str, str, dict[str, Any]]] = [
-    *[("user", route, {PROMPT_PARAM[route]: [{"role": "user", "content": FORGED}]}) for route in _CHATS],
-    *[("system", route, {PROMPT_PARAM[route]: [{"role": "system", "content": FORGED}]}) for route in _CHATS],
-    *[("parts", route, {PROMPT_PARAM[route]: [{"role": "user", "content": [_PART]}]}) for route in _CHATS],
-    *[("halves", route, {PROMPT_PARAM[route]: [{"role": "user", "content": _HALVES}]}) for route in _CHATS],
+    *[("user", route, {ASK[route].prompt_param: [{"role": "user", "content": FORGED}]}) for route in _CHATS],
+    *[("system", route, {ASK[route].prompt_param: [{"role": "system", "content": FORGED}]}) for route in _CHATS],
+    *[("parts", route, {ASK[route].prompt_param: [{"role": "user", "content": [_PART]}]}) for route in _CHATS],
+    *[("halves", route, {ASK[route].prompt_param: [{"role": "user", "content": _HALVES}]}) for route in _CHATS],
     ("text", RESPONSES, {"input": FORGED}),
     ("tool", CHAT, {"messages": [{"role": "tool", "tool_call_id": "x", "content": FORGED}]}),
     ("tool-result", MESSAGES, {"messages": [{"role": "user", "content": [_RESULT]}]}),
@@ -208,7 +208,7 @@ def test_no_address_in_a_request_is_opened(url: str) -> None:
     }
     with scripted_server() as server:
         for route, part in parts.items():
-            fields = {PROMPT_PARAM[route]: [{"role": "user", "content": [part]}]}
+            fields = {ASK[route].prompt_param: [{"role": "user", "content": [part]}]}
             error_of(ask(server.client, route, fields), route, 400)
 
 
@@ -309,7 +309,7 @@ def _provoked(server: ScriptedServer, situation: str, route: str, *, stream: boo
     long = "x" * 80
     prompt: Any = long if route in (COMPLETIONS, RESPONSES) else [{"role": "user", "content": long}]
     fields: Mapping[str, dict[str, Any]] = {
-        "prompt-too-long": {PROMPT_PARAM[route]: prompt},
+        "prompt-too-long": {ASK[route].prompt_param: prompt},
         "sum-too-long": {"LIMIT": 63},
         "limit-too-small": {"LIMIT": 0},
         "limit-too-large": {"LIMIT": 40},

@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.floating]
 Ids = npt.NDArray[np.int64]
 
 LOWEST_LOGPROB = -9999.0
-"""Stands for a probability of zero where a token must be reported, as vLLM does."""
+"""Stands for a probability of zero where a token must be reported, as OpenAI's reference and vLLM have it."""
 
 
 def token_logprobs(logits_NV: Floats, token_ids: Items[int], num_top: int) -> list[TokenLogprobs]:
@@ -26,7 +26,7 @@ def token_logprobs(logits_NV: Floats, token_ids: Items[int], num_top: int) -> li
         log_total = _log_sum_exp(row_V)
         chosen = max(float(row_V[token_id]) - log_total, LOWEST_LOGPROB)
         ids = likeliest(row_V, num_top) if num_top else ()
-        top = tuple((int(i), float(row_V[i]) - log_total) for i in ids if np.isfinite(row_V[i]))
+        top = tuple((int(i), max(float(row_V[i]) - log_total, LOWEST_LOGPROB)) for i in ids if np.isfinite(row_V[i]))
         reports.append(TokenLogprobs(chosen, top))
     return reports
 

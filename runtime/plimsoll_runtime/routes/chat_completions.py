@@ -2,33 +2,31 @@
 
 Owns the wire names of this route. In: a JSON object, or answer events. Out: a `GenerationRequest`, a response body, or
 frames. It knows no configuration, tokenizer or engine. Invariants: `max_completion_tokens` and its deprecated alias
-`max_tokens` are one limit; chunks of all choices first appear in order of index, which clients' accumulators need.
-Source: OpenAI's API reference, "Chat Completions".
+`max_tokens` are one limit. Source: OpenAI's API reference, "Chat Completions".
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, assert_never
+from collections.abc import Mapping
+from typing import Any, Final
 
 from plimsoll_runtime.contract.endpoints import CHAT_COMPLETIONS as PATH
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta, TextLogprob
+from plimsoll_runtime.events import Echo, TextDelta, TextLogprob
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest, WireValue
 from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing, unknown_fields, wire_values
 from plimsoll_runtime.routes.chat_messages import read_messages
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Dialect, Frame, StreamWriter
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Dialect, StreamWriter
 from plimsoll_runtime.routes.openai_fields import (
     ENVELOPE_NAMES,
     JUDGED_NAMES,
     UNSUPPORTED,
     WITHOUT_EFFECT,
-    ChunkFrames,
-    broken_frame,
     ending_fields,
     heading,
     read_envelope,
     usage_body,
 )
 from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
+from plimsoll_runtime.routes.openai_stream import OpenAIStream
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
 from plimsoll_runtime.routes.template_arguments import template_arguments
 
@@ -93,50 +91,23 @@ class ChatCompletions:
         }
 
     def stream_writer(self, facts: AnswerFacts) -> StreamWriter:
-        return _ChunkWriter(facts)
+        return OpenAIStream(facts, "chatcmpl-", "chat.completion.chunk", _Choices())
 
 
-class _ChunkWriter:
-    """`chat.completion.chunk`s of one stream."""
+class _Choices:
+    """What stands in the choices of a stream. The first chunk of each says who speaks."""
 
-    def __init__(self, facts: AnswerFacts) -> None:
-        self._facts = facts
-        self._frames = ChunkFrames(heading(facts, "chatcmpl-", "chat.completion.chunk"), facts.request.include_usage)
+    def opening(self) -> dict[str, Any]:
+        return {"delta": {"role": "assistant", "content": "", "refusal": None}, "logprobs": None}
 
-    def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
-        match event:
-            case Begun():
-                return [self._opening(index) for index in range(self._facts.num_choices)]
-            case TextDelta():
-                return self._delta(event)
-            case ChoiceEnded():
-                return [self._chunk(event.choice, {}, None, ending_fields(event))]
-            case Ended():
-                return self._frames.at_end(event.usage)
-            case Broken():
-                return [broken_frame(event, PATH)]
-            case Echo():
-                raise AssertionError("this route never asks for an echo")
-            case _:
-                assert_never(event)
+    def echo(self, event: Echo) -> dict[str, Any]:
+        raise AssertionError("this route never asks for an echo")
 
-    def _opening(self, index: int) -> Frame:
-        return self._chunk(index, {"role": "assistant", "content": "", "refusal": None}, None)
+    def delta(self, event: TextDelta) -> dict[str, Any]:
+        return {"delta": {"content": event.text}, "logprobs": chat_logprobs(event.logprobs) if event.logprobs else None}
 
-    def _delta(self, event: TextDelta) -> Iterator[Frame]:
-        if event.text or event.logprobs:
-            logprobs = chat_logprobs(event.logprobs) if event.logprobs else None
-            yield self._chunk(event.choice, {"content": event.text}, logprobs)
-
-    def _chunk(
-        self,
-        index: int,
-        delta: Mapping[str, Any],
-        logprobs: Mapping[str, Any] | None,
-        ending: Mapping[str, Any] | None = None,
-    ) -> Frame:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        return self._frames.of_choice(choice | dict(ending or {}))
+    def ending(self) -> dict[str, Any]:
+        return {"delta": {}, "logprobs": None}
 
 
 def _whole_choice(choice: ChoiceAnswer, facts: AnswerFacts) -> dict[str, Any]:

@@ -7,22 +7,20 @@ i and its j-th answer has index i * n + j; with `echo` a choice's text begins wi
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, assert_never
+from collections.abc import Mapping
+from typing import Any, Final
 
 from plimsoll_runtime.contract.endpoints import COMPLETIONS as PATH
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta
+from plimsoll_runtime.events import Echo, TextDelta
 from plimsoll_runtime.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing, unknown_fields, wire_values
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Dialect, Frame, StreamWriter
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Dialect, StreamWriter
 from plimsoll_runtime.routes.openai_fields import (
     ENVELOPE_NAMES,
     JUDGED_NAMES,
     UNSUPPORTED,
     WITHOUT_EFFECT,
-    ChunkFrames,
-    broken_frame,
     ending_fields,
     heading,
     read_envelope,
@@ -30,6 +28,7 @@ from plimsoll_runtime.routes.openai_fields import (
     usage_body,
 )
 from plimsoll_runtime.routes.openai_logprobs import LegacyLogprobs, joined
+from plimsoll_runtime.routes.openai_stream import OpenAIStream
 
 _JUDGED: Final = {**JUDGED_NAMES, "best_of": "best_of", "max_tokens": "requested_output_tokens"}
 _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -75,48 +74,30 @@ class Completions:
         }
 
     def stream_writer(self, facts: AnswerFacts) -> StreamWriter:
-        return _ChunkWriter(facts)
+        return OpenAIStream(facts, "cmpl-", "text_completion", _Choices())
 
 
-class _ChunkWriter:
-    """The chunks of one stream; holds how far the offsets of each choice have come."""
+class _Choices:
+    """What stands in the choices of a stream; holds how far the offsets of each choice have come."""
 
-    def __init__(self, facts: AnswerFacts) -> None:
-        self._frames = ChunkFrames(heading(facts, "cmpl-", "text_completion"), facts.request.include_usage)
+    def __init__(self) -> None:
         self._logprobs: defaultdict[int, LegacyLogprobs] = defaultdict(LegacyLogprobs)
 
-    def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
-        match event:
-            case Begun():
-                return []
-            case Echo():
-                return [self._chunk(event.choice, event.text, self._echo_arrays(event))]
-            case TextDelta():
-                return self._delta(event)
-            case ChoiceEnded():
-                return [self._chunk(event.choice, "", None, ending_fields(event))]
-            case Ended():
-                return self._frames.at_end(event.usage)
-            case Broken():
-                return [broken_frame(event, PATH)]
-            case _:
-                assert_never(event)
+    def opening(self) -> None:
+        return None
 
-    def _echo_arrays(self, event: Echo) -> dict[str, list[Any]] | None:
-        if event.logprobs is None:
-            return None
-        return self._logprobs[event.choice].of_prompt(event.text, event.prompt_token_texts, event.logprobs)
+    def echo(self, event: Echo) -> dict[str, Any]:
+        arrays = None
+        if event.logprobs is not None:
+            arrays = self._logprobs[event.choice].of_prompt(event.text, event.prompt_token_texts, event.logprobs)
+        return {"text": event.text, "logprobs": arrays}
 
-    def _delta(self, event: TextDelta) -> Iterator[Frame]:
-        if event.text or event.logprobs:
-            arrays = self._logprobs[event.choice].of_tokens(event.logprobs) if event.logprobs else None
-            yield self._chunk(event.choice, event.text, arrays)
+    def delta(self, event: TextDelta) -> dict[str, Any]:
+        arrays = self._logprobs[event.choice].of_tokens(event.logprobs) if event.logprobs else None
+        return {"text": event.text, "logprobs": arrays}
 
-    def _chunk(
-        self, index: int, text: str, logprobs: Mapping[str, Any] | None, ending: Mapping[str, Any] | None = None
-    ) -> Frame:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
-        return self._frames.of_choice(choice | dict(ending or {}))
+    def ending(self) -> dict[str, Any]:
+        return {"text": "", "logprobs": None}
 
 
 def _whole_choice(choice: ChoiceAnswer, facts: AnswerFacts) -> dict[str, Any]:

@@ -1,23 +1,18 @@
-"""What chat completions and completions have in common: envelope, names of sampling values, usage, ends of a stream.
+"""What chat completions and completions have in common: envelope, names of sampling values, usage, how a choice ended.
 
-In and out: JSON values and `Frame`s. Nothing here knows messages, prompts or choices. Source: OpenAI's API reference
+In and out: JSON values. Nothing here knows messages, prompts or choices. Source: OpenAI's API reference
 of the two routes, and for fields that OpenAI does not have the names that vLLM gave them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import Field
 
-from plimsoll_runtime.contract.endpoints import Route
-from plimsoll_runtime.events import Broken, ChoiceEnded, Usage
-from plimsoll_runtime.refusal import Refusal
+from plimsoll_runtime.events import ChoiceEnded, Usage
 from plimsoll_runtime.routes.body import WireModel, read, refuse
-from plimsoll_runtime.routes.dialect import AnswerFacts, ChoiceAnswer, Frame, json_frame
-from plimsoll_runtime.routes.errors import error_body
-
-DONE: Final = Frame("[DONE]")
+from plimsoll_runtime.routes.dialect import AnswerFacts, ChoiceAnswer
 
 _JUDGED = (
     "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty logit_bias seed "
@@ -123,27 +118,3 @@ def heading(facts: AnswerFacts, id_prefix: str, kind: str) -> dict[str, Any]:
         "model": facts.model,
         "system_fingerprint": facts.system_fingerprint,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkFrames:
-    """Makes the frames of one stream: `usage` is null on all chunks but the last, and absent where not asked for."""
-
-    heading: Mapping[str, Any]
-    include_usage: bool
-
-    def of_choice(self, choice: Mapping[str, Any]) -> Frame:
-        return self._frame({"choices": [choice]} | ({"usage": None} if self.include_usage else {}))
-
-    def at_end(self, usage: Usage) -> Iterator[Frame]:
-        if self.include_usage:
-            yield self._frame({"choices": [], "usage": usage_body(usage)})
-        yield DONE
-
-    def _frame(self, fields: Mapping[str, Any]) -> Frame:
-        return json_frame({**self.heading, **fields})
-
-
-def broken_frame(broken: Broken, route: Route) -> Frame:
-    """The last frame of a stream that broke. No [DONE] follows, which would say that the answer is whole."""
-    return json_frame(error_body(Refusal(code=broken.code, message=broken.message), route, ""))

@@ -1,7 +1,7 @@
 """Log probabilities in OpenAI's two shapes: the list of objects of chat, and the parallel arrays of completions.
 
-In: `TextLogprob`s. Out: JSON values. It does not know which tokens are special. Invariants: every number is finite
-(a banned token has logprob minus infinity, which is not JSON); a token that is a part of a character is spelled with
+In: `TextLogprob`s. Out: JSON values. It does not know which tokens are special. Every number is finite as
+it comes (engine/logprobs.py sees to it). Invariant: a token that is a part of a character is spelled with
 escapes, so no replacement character ever stands for bytes that the client could not tell apart.
 """
 
@@ -10,9 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plimsoll_runtime.events import TextLogprob
-
-LEAST_LOGPROB = -9999.0
-"""What OpenAI's reference names for a token that is as good as impossible."""
 
 
 def chat_logprobs(logprobs: Iterable[TextLogprob]) -> dict[str, Any]:
@@ -26,7 +23,7 @@ def _chat_entry(entry: TextLogprob) -> dict[str, Any]:
 
 
 def _chat_token(token_bytes: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": _spelled(token_bytes, ""), "logprob": _finite(logprob), "bytes": list(token_bytes)}
+    return {"token": _spelled(token_bytes, ""), "logprob": logprob, "bytes": list(token_bytes)}
 
 
 class LegacyLogprobs:
@@ -75,7 +72,7 @@ def _empty_arrays() -> dict[str, list[Any]]:
 
 def _append(arrays: dict[str, list[Any]], text: str, entry: TextLogprob | None, offset: int) -> None:
     arrays["tokens"].append(text if entry is None else _spelled(entry.token_bytes, "bytes:"))
-    arrays["token_logprobs"].append(None if entry is None else _finite(entry.logprob))
+    arrays["token_logprobs"].append(None if entry is None else entry.logprob)
     arrays["top_logprobs"].append(None if entry is None else _legacy_top(entry))
     arrays["text_offset"].append(offset)
 
@@ -84,7 +81,7 @@ def _legacy_top(entry: TextLogprob) -> dict[str, float]:
     """The likeliest tokens best first, and the chosen one even where it is not among them."""
     top: dict[str, float] = {}
     for _, token_bytes, logprob in (*entry.top, ("", entry.token_bytes, entry.logprob)):
-        top.setdefault(_spelled(token_bytes, "bytes:"), _finite(logprob))
+        top.setdefault(_spelled(token_bytes, "bytes:"), logprob)
     return top
 
 
@@ -101,7 +98,3 @@ def _spelled(token_bytes: bytes, escape_prefix: str) -> str:
         return token_bytes.decode()
     except UnicodeDecodeError:
         return escape_prefix + "".join(f"\\x{byte:02x}" for byte in token_bytes)
-
-
-def _finite(logprob: float) -> float:
-    return max(logprob, LEAST_LOGPROB)
