@@ -19,7 +19,9 @@ from plimsoll_operator.workload import (
     VOLUME_SOURCE_FAULT,
     VOLUME_SOURCES,
 )
+from plimsoll_runtime.contract.config import PRESET_WEIGHTS
 from plimsoll_runtime.contract.model_source import MANIFEST_PATTERN
+from plimsoll_runtime.contract.values import spellings
 
 Rule = dict[str, Any]
 
@@ -66,15 +68,44 @@ def _one_of(fields: Sequence[str], message: str) -> Rule:
     return _rule(f"[{', '.join(f'has(self.{name})' for name in fields)}].filter(given, given).size() == 1", message)
 
 
+def manifest_word(word: str) -> str:
+    """A word of the contract as Kubernetes writes words: api-key is ApiKey."""
+    return "".join(part.capitalize() for part in word.split("-"))
+
+
 def word_rule(words: Sequence[str]) -> Rule:
     """A word is matched without regard to case, as it is on the command line."""
-    listed = ", ".join(f"'{word}'" for word in words)
-    shown = " or ".join(word.capitalize() for word in words)
+    listed = ", ".join(f"'{spelling}'" for word in words for spelling in spellings(word))
+    shown = " or ".join(map(manifest_word, words))
     return _rule(
         f"self.lowerAscii() in [{listed}]",
         f"allowed is {shown}",
         expression=f"'%s was given, allowed is {shown}'.format([self])",
     )
+
+
+def _means_nothing(field: str, shown: str, word: str, word_field: str, group: str) -> Rule:
+    """A field of the group `group` that its word `word` would leave aside. `shown`: CEL for the text of its value."""
+    text = f"{group}.{field} %s means nothing with {group}.{word_field} {manifest_word(word)}: leave out "
+    text += f"spec.{group}.{field}, or choose another spec.{group}.{word_field}"
+    return _rule(
+        f"!has(self.{field}) || !has(self.{word_field}) || self.{word_field}.lowerAscii() != '{word}'",
+        text.replace(" %s", ""),
+        expression=f"'{text}'.format([{shown}])",
+        field=f".{field}",
+    )
+
+
+def _num_levels(given: str, size: str) -> str:
+    """CEL: how many levels a list makes, or its preset where it is not given."""
+    interactive = "has(self.preset) && self.preset.lowerAscii() == 'interactive'"
+    presets = f"{interactive} ? {len(PRESET_WEIGHTS['interactive'])} : {len(PRESET_WEIGHTS['fair'])}"
+    return f"(has(self.{given}) ? {size} : {presets})"
+
+
+_LEVELS: Final = _num_levels("thresholds", "size(self.thresholds) + 1"), _num_levels("weights", "size(self.weights)")
+_UNORDERED: Final = "[0, 1, 2, 3, 4, 5, 6].filter(i, i + 1 < size(self) && self[i] >= self[i + 1])"
+"""The places of a list of at most 8 whose number is not below the next one."""
 
 
 def _quoted(pattern: str) -> str:
@@ -109,6 +140,44 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
             "hf://org/name/FILE.gguf, pvc://claim/path or oci://image:tag/path'.format([self])",
         ),
         _rule(f"!self.matches({_quoted('(^|/)[.][.](/|$)')})", "the path must not contain '..'; name the place itself"),
+    ),
+    "spec.scheduling": (
+        *(
+            _means_nothing(field, shown, "fifo", "preset", "scheduling")
+            for field, shown in (
+                ("quantumTokens", "string(self.quantumTokens)"),
+                ("thresholds", "self.thresholds"),
+                ("weights", "self.weights"),
+                ("maxWaitSeconds", "string(self.maxWaitSeconds)"),
+            )
+        ),
+        _rule(
+            f"!(has(self.thresholds) || has(self.weights)) || (has(self.preset) && self.preset.lowerAscii() == 'fifo') "
+            f"|| {_LEVELS[0]} == {_LEVELS[1]}",
+            "give one weight more than thresholds in spec.scheduling.weights; what is not given comes from the preset",
+            expression="'scheduling.thresholds make %d levels, but scheduling.weights are for %d: give one weight more "
+            "than thresholds in spec.scheduling.weights; what is not given comes from the preset'"
+            f".format([{_LEVELS[0]}, {_LEVELS[1]}])",
+            field=".weights",
+        ),
+    ),
+    "spec.scheduling.thresholds": (
+        _rule(
+            f"{_UNORDERED}.size() == 0",
+            "give increasing token counts",
+            expression=f"{_UNORDERED}.map(i, 'scheduling.thresholds %d is followed by %d: give increasing token counts "
+            "in spec.scheduling.thresholds'.format([self[i], self[i + 1]]))[0]",
+        ),
+    ),
+    "spec.fairness": (_means_nothing("weights", "self.weights[0].tenant", "none", "by", "fairness"),),
+    "spec.fairness.weights": (
+        _rule(
+            "self.all(each, self.exists_one(other, other.tenant.startsWith(each.tenant)))",
+            "name each tenant once, by more digits where two begin alike",
+            expression="self.filter(each, !self.exists_one(other, other.tenant.startsWith(each.tenant)))"
+            ".map(each, 'fairness.weights name the tenant %s more than once: name each one once, by more digits where "
+            "two begin alike, in spec.fairness.weights'.format([each.tenant]))[0]",
+        ),
     ),
     "spec.rollout": (
         _rule(

@@ -12,9 +12,10 @@ import yaml
 
 from plimsoll_operator import names
 from plimsoll_operator.budgets import FIELDS
-from plimsoll_operator.cel_rules import NAME_RULE, RULES, word_rule
+from plimsoll_operator.cel_rules import NAME_RULE, RULES, manifest_word, word_rule
 from plimsoll_operator.spec import Spec
 from plimsoll_operator.status import MAX_REPLICA_BUDGETS
+from plimsoll_runtime.contract.quantity import BYTES_PATTERN
 
 MAX_TEXT: Final = 1024
 MAX_WORD: Final = 16
@@ -22,12 +23,19 @@ MAX_NAME: Final = 253
 MAX_MESSAGE: Final = 32768
 KEPT: Final = ("description", "type", "minimum", "maximum", "minLength", "maxLength", "pattern", "enum")
 KEPT_OF_COLLECTIONS: Final = ("minItems", "maxItems", "maxProperties", "required")
-LISTS_BY_NAME: Final = frozenset({"spec.env", "spec.imagePullSecrets", "spec.extraVolumes"})
+KEY_OF_LIST: Final = {
+    "spec.env": "name",
+    "spec.imagePullSecrets": "name",
+    "spec.extraVolumes": "name",
+    "spec.fairness.weights": "tenant",
+}
+"""Lists whose entries are known by a field, so that two managers can own one entry each."""
 ATOMIC: Final = frozenset({"SecretKey", "KeyOfObject", "FieldOfPod", "ObjectName", "LabelSelector"})
 """Groups that server-side apply replaces as a whole, as Kubernetes does with its own of these kinds."""
 
 _INTEGER: Final = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _NAME: Final = {"type": "string", "maxLength": MAX_NAME}
+_AMOUNT: Final = {"type": "string", "pattern": BYTES_PATTERN, "maxLength": MAX_WORD}
 _SENTENCE: Final = {"type": "string", "maxLength": MAX_MESSAGE}
 
 
@@ -162,6 +170,8 @@ def _structural(schema: Mapping[str, Any], groups: Mapping[str, Any], place: str
     result: dict[str, Any] = {key: full[key] for key in KEPT if key in full}
     if "anyOf" in full:
         result |= _integer_or_string(full["anyOf"])
+    elif full.get("unit") == "amount":
+        result = {"description": full["description"]} | _integer_or_string([full, _AMOUNT])
     elif full.get("unit") == "word":
         result = _word(result, full)
     elif full["type"] == "string" and "enum" not in full:
@@ -171,7 +181,7 @@ def _structural(schema: Mapping[str, Any], groups: Mapping[str, Any], place: str
     if "exclusiveMinimum" in full:
         result |= {"minimum": full["exclusiveMinimum"], "exclusiveMinimum": True}
     default = full.get("default")
-    if default is not None and full.get("type") != "object":
+    if default not in (None, []) and full.get("type") != "object":
         result.setdefault(
             "default", int(default) if isinstance(default, float) and default == int(default) else default
         )
@@ -197,9 +207,9 @@ def _collection(full: Mapping[str, Any], groups: Mapping[str, Any], place: str) 
     result = {key: full[key] for key in KEPT_OF_COLLECTIONS if key in full}
     if full["type"] == "array":
         result["items"] = _structural(full["items"], groups, f"{place}[]")
-        by_name = place in LISTS_BY_NAME
-        return {**result, "x-kubernetes-list-type": "map" if by_name else "atomic"} | (
-            {"x-kubernetes-list-map-keys": ["name"]} if by_name else {}
+        key = KEY_OF_LIST.get(place)
+        return {**result, "x-kubernetes-list-type": "atomic" if key is None else "map"} | (
+            {} if key is None else {"x-kubernetes-list-map-keys": [key]}
         )
     if "properties" in full:
         members = full["properties"].items()
@@ -226,7 +236,7 @@ def _word(result: Mapping[str, Any], full: Mapping[str, Any]) -> dict[str, Any]:
     """A word of the contract, which is matched without regard to case and shown as Kubernetes writes words."""
     rest = {key: value for key, value in result.items() if key != "enum"}
     rules = [word_rule(full["enum"])]
-    return {**rest, "maxLength": MAX_WORD, "default": full["default"].capitalize(), "x-kubernetes-validations": rules}
+    return {**rest, "maxLength": MAX_WORD, "default": manifest_word(full["default"]), "x-kubernetes-validations": rules}
 
 
 def _limits() -> dict[str, Any]:

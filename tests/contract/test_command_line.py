@@ -35,6 +35,15 @@ WRONG_VALUES = [
     pytest.param("--dtype", "int8", id="dtype"),
     pytest.param("--port", "65536", id="port"),
     pytest.param("--served-model-name", "", id="empty"),
+    pytest.param("--scheduling", "random", id="scheduling"),
+    pytest.param("--quantum-tokens", "0", id="quantum"),
+    pytest.param("--level-thresholds", "512,", id="list-with-a-hole"),
+    pytest.param("--level-thresholds", "512;1024", id="list-with-other-marks"),
+    pytest.param("--level-weights", "7,many", id="list-with-a-word"),
+    pytest.param("--tenant-weights", "1a2b3c4d", id="tenant-without-weight"),
+    pytest.param("--tenant-weights", "1a2b3c4d=x", id="tenant-with-a-word"),
+    pytest.param("--paused-kv", "4 Gi", id="amount-with-a-space"),
+    pytest.param("--paused-kv", "much", id="amount-as-a-word"),
 ]
 
 
@@ -64,6 +73,28 @@ def test_a_wrong_value_is_refused_with_flag_value_and_what_is_allowed(flag: str,
             "max_output_default 64 leaves no room for a prompt within context_length 64",
             id="conflict",
         ),
+        pytest.param([MODEL, "--tenant-weights", "sk-12345678=2"], "'sk-12345678' was given", id="tenant-is-a-key"),
+        pytest.param([MODEL, "--level-thresholds", "9,0"], "--level-thresholds: 0 was given", id="entry-out-of-bounds"),
+        pytest.param(
+            [MODEL, "--level-thresholds=512,1,9", "--scheduling=interactive"],
+            "level_thresholds 512 is followed by 1: give increasing token counts in --level-thresholds",
+            id="thresholds-fall",
+        ),
+        pytest.param(
+            [MODEL, "--level-thresholds=512,1024"],
+            "level_thresholds make 3 levels, but level_weights are for 2",
+            id="thresholds-without-weights",
+        ),
+        pytest.param(
+            [MODEL, "--scheduling=fifo", "--quantum-tokens=64"],
+            "quantum_tokens 64 means nothing with scheduling fifo: leave out --quantum-tokens",
+            id="fifo-with-a-quantum",
+        ),
+        pytest.param(
+            [MODEL, "--fairness=none", "--tenant-weights=1a2b3c4d=3"],
+            "tenant_weights 1a2b3c4d=3 means nothing with fairness none",
+            id="weights-of-nobody",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_sentence(arguments: list[str], expected: str) -> None:
@@ -77,6 +108,24 @@ def test_flags_mean_their_settings() -> None:
     assert config == RuntimeConfig(
         model="package://p/f.gguf", context_length=64, over_budget="refuse", prefix_caching=False
     )
+
+
+def test_lists_amounts_and_words_of_two_parts_are_read() -> None:
+    config = read_flags(
+        [
+            MODEL,
+            "--level-thresholds=256,1024",
+            "--level-weights=4,2,1",
+            "--tenant-weights=1a2b3c4d=3,ffffffff=7",
+            "--paused-kv=1.5Gi",
+            "--fairness=ApiKey",
+        ]
+    )
+    assert config.level_thresholds == (256, 1024)
+    assert config.level_weights == (4, 2, 1)
+    assert [(each.tenant, each.weight) for each in config.tenant_weights] == [("1a2b3c4d", 3), ("ffffffff", 7)]
+    assert config.paused_kv == 3 * 2**29
+    assert config.fairness == "api-key"
 
 
 def test_only_what_differs_from_the_default_is_rendered() -> None:

@@ -47,6 +47,78 @@ WRONG: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
     "word": ({"spec.overBudget": "Drop"}, ("overBudget", "Drop|drop")),
     "sampling-word": ({"spec.sampling.defaults": "mine"}, ("sampling.defaults", "mine")),
     "drift-word": ({"spec.onBudgetDrift": "Ignore"}, ("onBudgetDrift", "Ignore")),
+    "scheduling-word": ({"spec.scheduling.preset": "Random"}, ("scheduling.preset", "Random")),
+    "quantum-zero": ({"spec.scheduling.quantumTokens": 0}, ("scheduling.quantumTokens",)),
+    "quantum-many": ({"spec.scheduling.quantumTokens": 1_000_001}, ("scheduling.quantumTokens", "1000001|1,000,001")),
+    "max-wait-zero": ({"spec.scheduling.maxWaitSeconds": 0}, ("scheduling.maxWaitSeconds",)),
+    "thresholds-empty": ({"spec.scheduling.thresholds": []}, ("scheduling.thresholds",)),
+    "thresholds-zero": ({"spec.scheduling.thresholds": [0]}, ("scheduling.thresholds",)),
+    "thresholds-fall": (
+        {"spec.scheduling": {"preset": "Interactive", "thresholds": [64, 1024, 512]}},
+        ("scheduling.thresholds", "1024|1,024", "512", "increasing"),
+    ),
+    "thresholds-stand": (
+        {"spec.scheduling": {"thresholds": [512, 512], "weights": [4, 2, 1]}},
+        ("scheduling.thresholds", "512 is followed by 512"),
+    ),
+    "too-few-weights": (
+        {"spec.scheduling": {"thresholds": [512, 2048], "weights": [7, 1]}},
+        ("scheduling.weights", "make 3 levels", "for 2"),
+    ),
+    "thresholds-without-weights": (
+        {"spec.scheduling.thresholds": [512, 2048]},
+        ("scheduling.weights", "make 3 levels", "for 2", "from the preset"),
+    ),
+    "weights-without-thresholds": (
+        {"spec.scheduling": {"preset": "INTERACTIVE", "weights": [7, 1]}},
+        ("scheduling.weights", "make 4 levels", "for 2"),
+    ),
+    "weight-zero": ({"spec.scheduling.weights": [7, 0]}, ("scheduling.weights",)),
+    "fifo-with-quantum": (
+        {"spec.scheduling": {"preset": "Fifo", "quantumTokens": 64}},
+        ("scheduling.quantumTokens", "64 means nothing", "fifo|Fifo", "scheduling.preset"),
+    ),
+    "fifo-with-thresholds": (
+        {"spec.scheduling": {"preset": "fifo", "thresholds": [512, 1024]}},
+        ("scheduling.thresholds", "512,1024 means nothing|[512, 1024] means nothing", "scheduling.preset"),
+    ),
+    "fifo-with-weights": (
+        {"spec.scheduling": {"preset": "FIFO", "weights": [7, 1]}},
+        ("scheduling.weights", "7,1 means nothing|[7, 1] means nothing", "scheduling.preset"),
+    ),
+    "fifo-with-max-wait": (
+        {"spec.scheduling": {"preset": "Fifo", "maxWaitSeconds": 2.5}},
+        ("scheduling.maxWaitSeconds", "2.5 means nothing", "scheduling.preset"),
+    ),
+    "fairness-word": ({"spec.fairness.by": "Team"}, ("fairness.by", "Team")),
+    "tenant-is-a-key": (
+        {"spec.fairness.weights": [{"tenant": "sk-12345678", "weight": 2}]},
+        ("fairness.weights", "tenant"),
+    ),
+    "tenant-short": ({"spec.fairness.weights": [{"tenant": "1a2b3c4", "weight": 2}]}, ("fairness.weights", "tenant")),
+    "tenant-weight-zero": (
+        {"spec.fairness.weights": [{"tenant": "1a2b3c4d", "weight": 0}]},
+        ("fairness.weights", "weight"),
+    ),
+    "tenant-twice": (
+        {"spec.fairness.weights": [{"tenant": "1a2b3c4d", "weight": 2}, {"tenant": "1a2b3c4d", "weight": 3}]},
+        ("fairness.weights", "1a2b3c4d"),
+    ),
+    "tenant-in-tenant": (
+        {"spec.fairness.weights": [{"tenant": "1a2b3c4d5e", "weight": 2}, {"tenant": "1a2b3c4d", "weight": 3}]},
+        ("fairness.weights", "1a2b3c4d more than once"),
+    ),
+    "weights-of-nobody": (
+        {"spec.fairness": {"by": "None", "weights": [{"tenant": "1a2b3c4d", "weight": 2}]}},
+        ("fairness.weights 1a2b3c4d|tenant_weights 1a2b3c4d", "means nothing", "fairness.by"),
+    ),
+    "deadline-word": ({"spec.deadlines.onDeadline": "Retry"}, ("deadlines.onDeadline", "Retry")),
+    "deadline-switch": ({"spec.deadlines.honourClient": "yes"}, ("deadlines.honourClient",)),
+    "runaway-word": ({"spec.runaway.mode": "Kill"}, ("runaway.mode", "Kill")),
+    "runaway-bare-off": ({"spec.runaway.mode": False}, ("runaway.mode",)),
+    "paused-kv-word": ({"spec.offload.pausedKV": "much"}, ("offload.pausedKV", "much")),
+    "paused-kv-negative": ({"spec.offload.pausedKV": -1}, ("offload.pausedKV", "-1")),
+    "paused-kv-part-of-a-byte": ({"spec.offload.pausedKV": "500m"}, ("offload.pausedKV", "500m")),
     "no-source": ({"spec.model": {"servedName": "x"}}, ("model", "source", "required")),
     "bare-path": ({"spec.model.source": "/models/tiny"}, ("model.source", "/models/tiny")),
     "unknown-scheme": ({"spec.model.source": "s3://bucket/x"}, ("model.source", "s3://bucket/x")),
@@ -119,7 +191,7 @@ WRONG: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
 UNKNOWN: Final[dict[str, Change]] = {
     "hostPath": {"spec.extraVolumes": [{**VOLUME, "hostPath": {"path": "/"}}]},
     "misspelt": {"spec.contextlength": 64},
-    "not-built": {"spec.scheduling": {"preset": "Fair"}},
+    "not-built": {"spec.offload": {"mode": "Experts"}},
     "autoscaling": {"spec.autoscaling": {"min": 1}},
 }
 
@@ -134,6 +206,32 @@ RIGHT: Final[dict[str, Change]] = {
     "word-in-small-letters": {"spec.overBudget": "refuse"},
     "word-in-capitals": {"spec.overBudget": "REFUSE"},
     "scheme-in-capitals": {"spec.model.source": "FILE:///models/tiny"},
+    "scheduling-empty": {"spec.scheduling": {}, "spec.fairness": {}, "spec.deadlines": {}, "spec.runaway": {}},
+    "scheduling-whole": {
+        "spec.scheduling": {
+            "preset": "Interactive",
+            "quantumTokens": 64,
+            "thresholds": [256, 1024],
+            "weights": [4, 2, 1],
+            "maxWaitSeconds": 30.5,
+        }
+    },
+    "preset-s-number-of-thresholds": {"spec.scheduling": {"preset": "Interactive", "thresholds": [1, 2, 3]}},
+    "preset-s-number-of-weights": {"spec.scheduling.weights": [3, 1]},
+    "fifo": {"spec.scheduling.preset": "FIFO"},
+    "fairness-whole": {
+        "spec.fairness": {
+            "by": "apikey",
+            "weights": [{"tenant": "1a2b3c4d", "weight": 3}, {"tenant": "1a2b3c4e" * 8, "weight": 1000}],
+        }
+    },
+    "fairness-as-a-flag": {"spec.fairness.by": "api-key"},
+    "fairness-none": {"spec.fairness.by": "None"},
+    "deadlines": {"spec.deadlines": {"honourClient": False, "onDeadline": "Abort"}},
+    "runaway-off": {"spec.runaway.mode": "Off"},
+    "paused-kv": {"spec.offload.pausedKV": "1.5Gi"},
+    "paused-kv-bytes": {"spec.offload.pausedKV": 1048576},
+    "paused-kv-none": {"spec.offload.pausedKV": "0"},
     "zero-replicas": {"spec.replicas": 0},
     "no-queue": {"spec.queue": {"maxWaiting": 0, "timeoutSeconds": 0.5}},
     "surge-alone-zero": {"spec.rollout": {"maxSurge": 0}},

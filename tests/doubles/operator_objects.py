@@ -15,8 +15,8 @@ from plimsoll_operator import names
 from plimsoll_operator.desired import OperatorSettings, desired
 from plimsoll_operator.observed import BudgetReading, Observed
 from plimsoll_operator.plan import Plan, plan
-from plimsoll_operator.quantity import amount
 from plimsoll_operator.spec import InferenceServer, config_hash, read_live
+from plimsoll_runtime.contract.quantity import amount
 
 SETTINGS = OperatorSettings(runtime_image="example/runtime:1")
 UID = "uid-of-the-server"

@@ -1,5 +1,6 @@
 """The law of flags: every configuration survives being written as flags and read again."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import given
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 
 from plimsoll_runtime.contract.command_line import read_flags, render_flags
 from plimsoll_runtime.contract.config import RuntimeConfig
-from plimsoll_runtime.contract.wording import value_schema
+from plimsoll_runtime.contract.wording import item_schema, value_schema
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
@@ -25,7 +26,21 @@ def values_of(name: str) -> st.SearchStrategy[Any]:
             return st.floats(schema["exclusiveMinimum"], schema["maximum"], exclude_min=True)
         case "boolean":
             return st.booleans()
+        case "array":
+            return st.lists(_entry(item_schema(name)), min_size=schema["minItems"], max_size=schema["maxItems"])
     return TEXT
+
+
+def _entry(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+    if schema["type"] == "integer":
+        return st.integers(schema["minimum"], schema["maximum"])
+    tenant, weight = schema["properties"]["tenant"], schema["properties"]["weight"]
+    return st.fixed_dictionaries(
+        {
+            "tenant": st.from_regex(tenant["pattern"], fullmatch=True),
+            "weight": st.integers(weight["minimum"], weight["maximum"]),
+        }
+    )
 
 
 OPTIONAL = {name: values_of(name) for name in RuntimeConfig.model_fields if name != "model"}

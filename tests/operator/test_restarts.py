@@ -34,6 +34,11 @@ RESTARTS: list[tuple[str, dict[str, Any]]] = [
     ("nodeSelector", {"nodeSelector": {"a": "b"}}),
     ("drainSeconds", {"drainSeconds": 3}),
     ("apiKeys", {"apiKeysSecretRef": {"name": "s", "key": "k"}}),
+    ("scheduling", {"scheduling": {"preset": "Fifo"}}),
+    ("fairness", {"fairness": {"weights": [{"tenant": "1a2b3c4d", "weight": 2}]}}),
+    ("deadlines", {"deadlines": {"onDeadline": "Abort"}}),
+    ("runaway", {"runaway": {"mode": "Stop"}}),
+    ("pausedKV", {"offload": {"pausedKV": "4Gi"}}),
     ("no-cache", {"modelCache": None}),
 ]
 DOES_NOT: list[tuple[str, dict[str, Any]]] = [
@@ -46,6 +51,7 @@ DOES_NOT: list[tuple[str, dict[str, Any]]] = [
     ("cache-size", {"modelCache": {"size": "2Gi"}}),
     ("B99-amounts-written-otherwise", {"resources": {"requests": {"cpu": 1, "memory": "2Gi"}}}),
     ("word-written-otherwise", {"overBudget": "clamp"}),
+    ("scheduling-written-out", {"scheduling": {"preset": "FAIR"}, "fairness": {"by": "api-key"}, "offload": {}}),
     ("default-written-out", {"runningSlots": 4, "queue": {"maxWaiting": 128, "timeoutSeconds": 120}}),
 ]
 
@@ -93,3 +99,8 @@ def test_a_change_taken_back_is_the_same_template_even_under_a_newer_operator() 
     assert cluster.deployment["spec"]["template"] != template
     cluster.reconcile(first, newer)
     assert cluster.deployment["spec"]["template"] == template
+
+
+def test_amounts_of_a_setting_written_otherwise_are_the_same() -> None:
+    hashes = {config_hash(server(spec_with({"offload": {"pausedKV": each}}))) for each in ("2Gi", "2048Mi", 2**31)}
+    assert len(hashes) == 1

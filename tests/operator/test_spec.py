@@ -17,6 +17,7 @@ from plimsoll_operator.spec import (
 )
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.model_source import only_in_cluster
+from plimsoll_runtime.contract.values import TenantWeight
 
 SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
 MISSING = object()
@@ -59,6 +60,20 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "queue.maxWaiting": (0, 0),
     "queue.timeoutSeconds": (3, 3.0),
     "requestTimeoutSeconds": (2.5, 2.5),
+    "scheduling.preset": ("Interactive", "interactive"),
+    "scheduling.quantumTokens": (64, 64),
+    "scheduling.thresholds": ([256], (256,)),
+    "scheduling.weights": ([3, 1], (3, 1)),
+    "scheduling.maxWaitSeconds": (30, 30.0),
+    "fairness.by": ("None", "none"),
+    "fairness.weights": (
+        [{"tenant": "1a2b3c4d", "weight": 3}],
+        (TenantWeight(tenant="1a2b3c4d", weight=3),),
+    ),
+    "deadlines.honourClient": (False, False),
+    "deadlines.onDeadline": ("Abort", "abort"),
+    "runaway.mode": ("Off", "off"),
+    "offload.pausedKV": ("4Gi", 4 * 2**30),
     "kvCache.maxTokens": (640, 640),
     "kvCache.prefixCaching": (False, False),
     "sampling.defaults": ("Neutral", "neutral"),
@@ -97,7 +112,7 @@ def test_every_field_reaches_its_setting(path: str) -> None:
         pytest.param("spec.replicas", -1, id="replicas-negative"),
         pytest.param("spec.queue", 3, id="number-for-a-group"),
         pytest.param("spec.contextlength", 64, id="misspelt"),
-        pytest.param("spec.scheduling", {"preset": "Fair"}, id="field-not-built"),
+        pytest.param("spec.autoscaling", {"min": 1}, id="field-not-built"),
         pytest.param("spec.model.source", MISSING, id="no-source"),
         pytest.param("spec.model", MISSING, id="no-model"),
         pytest.param("spec", MISSING, id="no-spec"),

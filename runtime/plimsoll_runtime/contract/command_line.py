@@ -17,14 +17,15 @@ from typing import Any, Final, NoReturn
 from pydantic import ValidationError
 
 from plimsoll_runtime.contract.config import RuntimeConfig
+from plimsoll_runtime.contract.values import value_text
 from plimsoll_runtime.contract.wording import (
     allowed_values,
     configuration_fault,
     default_text,
+    item_schema,
     refused_value,
     unit_of,
     value_schema,
-    value_text,
 )
 
 WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}")
@@ -137,12 +138,27 @@ def _value(name: str, text: Any) -> Any:
     if text is NO_VALUE:
         raise FlagError(f"{flag_name(name)}: no value was given, allowed is {allowed_values(name)}")
     match value_schema(name)["type"]:
+        case "integer" if unit_of(name) == "amount":
+            return text  # a suffix is the configuration's own affair
+        case "array":
+            return tuple(_item(name, item, text) for item in text.split(","))
         case "integer" if WHOLE_NUMBER.fullmatch(text):
             return int(text)
         case "number" if DECIMAL_NUMBER.fullmatch(text) and math.isfinite(float(text)):
             return float(text)
         case "string" if text:
             return text
+    raise FlagError(refused_value(flag_name(name), text, name))
+
+
+def _item(name: str, item: str, text: str) -> Any:
+    """One entry of a list: a whole number, or NAME=NUMBER for the fields of a group of two."""
+    schema = item_schema(name)
+    if schema["type"] == "integer" and WHOLE_NUMBER.fullmatch(item):
+        return int(item)
+    label, equals, number = item.partition("=")
+    if schema["type"] == "object" and equals and WHOLE_NUMBER.fullmatch(number):
+        return dict(zip(schema["properties"], (label, int(number)), strict=True))
     raise FlagError(refused_value(flag_name(name), text, name))
 
 

@@ -6,10 +6,14 @@ memory of the machine or any wire format. Invariant: a default is written here a
 means "not set", which is different from any number.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from itertools import pairwise
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from plimsoll_runtime.contract.values import Bytes, Device, Seconds, TenantWeight, Text, Weight, value_text, word
 
 DEFAULT_MAX_OUTPUT_TOKENS = 4096
 """The output limit of a request that names none, on a server that configures none. It yields to the hard limit and
@@ -18,22 +22,26 @@ to the room left in the context like any other wish."""
 MAX_TOKEN_COUNT = 2**31 - 1
 """The largest number of tokens that a limit may name, in a request or in the configuration."""
 
+DEFAULT_QUANTUM_TOKENS = 128
+"""Tokens that a long answer writes before the next one's turn. With the share of 1/8 that `fair` gives to long answers,
+a stream of 60 tokens a second is silent for (8 - 1) x 128 / 60 = 15 s, which is one keep-alive; a larger quantum saves
+next to nothing, since a paused sequence keeps its pages."""
+
+DEFAULT_MAX_WAIT_SECONDS = 60.0
+"""After so long without a token a sequence is served next, for one quantum, whatever its level."""
+
+PRESET_WEIGHTS: Final = {"fair": (7, 1), "interactive": (8, 4, 2, 1), "fifo": (1,)}
+"""Parts of the slots that each level is guaranteed; a preset has one level less thresholds."""
+
 OverBudget = Literal["clamp", "refuse"]
+Scheduling = Literal["fair", "interactive", "fifo"]
+Fairness = Literal["api-key", "none"]
+OnDeadline = Literal["finish", "abort"]
+Runaway = Literal["off", "observe", "stop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplingDefaults = Literal["model", "neutral"]
 
-
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) else value
-
-
-Word = BeforeValidator(_lower)
-"""Words are matched without regard to case: `Clamp` in a manifest is `clamp` here."""
-
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKEN_COUNT, strict=True)]
-Text = Annotated[str, Field(min_length=1)]
-Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")]
-Seconds = Annotated[float, Field(gt=0, le=86_400 * 7, allow_inf_nan=False)]
 
 
 def setting(default: Any, *, spec: str | None, unit: str, description: str) -> Any:
@@ -80,7 +88,7 @@ class RuntimeConfig(BaseModel):
         unit="tokens",
         description="Hard limit on the output of any request. Not set: the context alone limits.",
     )
-    over_budget: Annotated[OverBudget, Word] = setting(
+    over_budget: Annotated[OverBudget, word(OverBudget)] = setting(
         "clamp",
         spec="overBudget",
         unit="word",
@@ -109,6 +117,86 @@ class RuntimeConfig(BaseModel):
         unit="seconds",
         description="Longest life of a request from its arrival; a running one ends with what it has.",
     )
+    scheduling: Annotated[Scheduling, word(Scheduling)] = setting(
+        "fair",
+        spec="scheduling.preset",
+        unit="word",
+        description="Who has the running slots. fair: first come, first served up to the default output limit; an "
+        "answer beyond it keeps a share of 1/8 while others wait. interactive: more levels, so that short answers "
+        "overtake longer ones. fifo: a slot is kept to the end of an answer.",
+    )
+    quantum_tokens: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = setting(
+        None,
+        spec="scheduling.quantumTokens",
+        unit="tokens",
+        description="Tokens that an answer beyond the first level writes before another one of its level has its turn. "
+        f"Not set: {DEFAULT_QUANTUM_TOKENS}.",
+    )
+    level_thresholds: Annotated[tuple[TokenCount, ...], Field(min_length=1, max_length=8, strict=False)] | None = (
+        setting(
+            None,
+            spec="scheduling.thresholds",
+            unit="tokens",
+            description="Increasing counts of output tokens; with each one a sequence sinks by one level. Not set: "
+            "the default output limit (fair); an eighth of it, its half and itself (interactive).",
+        )
+    )
+    level_weights: Annotated[tuple[Weight, ...], Field(min_length=2, max_length=9, strict=False)] | None = setting(
+        None,
+        spec="scheduling.weights",
+        unit="parts",
+        description="Parts of the slots that each level is guaranteed while it has work, one more than thresholds. "
+        "Not set: 7, 1 (fair); 8, 4, 2, 1 (interactive).",
+    )
+    max_wait: Seconds | None = setting(
+        None,
+        spec="scheduling.maxWaitSeconds",
+        unit="seconds",
+        description="A sequence that waited so long for its next token is served next, for one quantum. Not set: "
+        f"{DEFAULT_MAX_WAIT_SECONDS:.0f}.",
+    )
+    fairness: Annotated[Fairness, word(Fairness)] = setting(
+        "api-key",
+        spec="fairness.by",
+        unit="word",
+        description="Who shares the slots by weight: the keys of the API key file (api-key), or nobody (none). Without "
+        "a key file all requests are one tenant's.",
+    )
+    tenant_weights: Annotated[tuple[TenantWeight, ...], Field(min_length=1, max_length=64, strict=False)] = setting(
+        (),
+        spec="fairness.weights",
+        unit="TENANT=WEIGHT",
+        description="Tenants whose share is not 1, as TENANT=WEIGHT: the first 8 to 64 hexadecimal digits of the "
+        "SHA-256 of an API key (printf %s KEY | sha256sum), and 1 to 1,000.",
+    )
+    honour_client_deadlines: bool = setting(
+        True,
+        spec="deadlines.honourClient",
+        unit="switch",
+        description="A plain answer ends before its client hangs up, where the client says when it will: "
+        "x-plimsoll-request-timeout, or x-stainless-read-timeout of the OpenAI and Anthropic SDKs.",
+    )
+    on_deadline: Annotated[OnDeadline, word(OnDeadline)] = setting(
+        "finish",
+        spec="deadlines.onDeadline",
+        unit="word",
+        description="A request that is not done at its deadline ends with what it has (finish), or with status 504 "
+        "(abort).",
+    )
+    runaway: Annotated[Runaway, word(Runaway)] = setting(
+        "observe",
+        spec="runaway.mode",
+        unit="word",
+        description="An answer that repeats itself is left alone (off), is counted and goes on like a long "
+        'answer (observe), or ends and says so (stop). In a manifest write "Off" in quotes: YAML reads it as false.',
+    )
+    paused_kv: Bytes | None = setting(
+        None,
+        spec="offload.pausedKV",
+        unit="amount",
+        description="Host memory for keys and values of paused sequences that must leave the cache; 0: they are "
+        "computed again. Not set: a share of what is free at the start.",
+    )
     kv_cache_tokens: TokenCount | None = setting(
         None,
         spec="kvCache.maxTokens",
@@ -123,13 +211,13 @@ class RuntimeConfig(BaseModel):
         description="Reuse the keys and values of prompt beginnings that the same tenant sent before.",
     )
     device: Device = setting("auto", spec=None, unit="device", description="auto, cpu, cuda, or cuda:N.")
-    dtype: Annotated[Dtype, Word] = setting(
+    dtype: Annotated[Dtype, word(Dtype)] = setting(
         "auto",
         spec=None,
         unit="word",
         description="Type of activations, keys and values. auto: what the device computes fast and exactly.",
     )
-    sampling_defaults: Annotated[SamplingDefaults, Word] = setting(
+    sampling_defaults: Annotated[SamplingDefaults, word(SamplingDefaults)] = setting(
         "model",
         spec="sampling.defaults",
         unit="word",
@@ -167,6 +255,19 @@ class RuntimeConfig(BaseModel):
         _require_at_most("context_length", context, "kv_cache_tokens", self.kv_cache_tokens)
         return self
 
+    @model_validator(mode="after")
+    def _accept_nothing_that_would_be_ignored(self) -> Self:
+        """As in the CRD's CEL: what a word makes meaningless is refused, not left aside."""
+        if self.scheduling == "fifo":
+            for name in ("quantum_tokens", "level_thresholds", "level_weights", "max_wait"):
+                _require_not_set(name, getattr(self, name), "scheduling", self.scheduling)
+        elif self.level_thresholds is not None or self.level_weights is not None:
+            _require_levels(self.level_thresholds, self.level_weights, PRESET_WEIGHTS[self.scheduling])
+        if self.fairness == "none":
+            _require_not_set("tenant_weights", self.tenant_weights, "fairness", self.fairness)
+        _require_one_name_each(self.tenant_weights)
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -200,6 +301,41 @@ def _require_at_most(name: str, value: int | None, bound_name: str, bound: int |
 def _require_below(name: str, value: int | None, bound_name: str, bound: int | None) -> None:
     if value is not None and bound is not None and value >= bound:
         raise ValueError(_conflict(name, value, "leaves no room for a prompt within", bound_name, bound))
+
+
+def _require_not_set(name: str, value: Any, word_name: str, word: str) -> None:
+    if value not in (None, ()):
+        raise ValueError(
+            f"{name} {value_text(value)} means nothing with {word_name} {word}: leave out {field_names(name)}, "
+            f"or choose another {field_names(word_name)}"
+        )
+
+
+def _require_levels(
+    thresholds: tuple[int, ...] | None, weights: tuple[int, ...] | None, preset_weights: tuple[int, ...]
+) -> None:
+    for low, high in pairwise(thresholds or ()):
+        if low >= high:
+            raise ValueError(
+                f"level_thresholds {low:,} is followed by {high:,}: give increasing token counts in "
+                f"{field_names('level_thresholds')}"
+            )
+    num_levels = len(preset_weights) if thresholds is None else len(thresholds) + 1
+    num_weights = len(preset_weights if weights is None else weights)
+    if num_weights != num_levels:
+        raise ValueError(
+            f"level_thresholds make {num_levels} levels, but level_weights are for {num_weights}: give one weight more "
+            f"than thresholds in {field_names('level_weights')}; what is not given comes from the preset"
+        )
+
+
+def _require_one_name_each(weights: Sequence[TenantWeight]) -> None:
+    for each in weights:
+        if sum(other.tenant.startswith(each.tenant) for other in weights) > 1:
+            raise ValueError(
+                f"tenant_weights name the tenant {each.tenant} more than once: name each one once, by more digits "
+                f"where two begin alike, in {field_names('tenant_weights')}"
+            )
 
 
 def _conflict(name: str, value: int, verb: str, bound_name: str, bound: int) -> str:

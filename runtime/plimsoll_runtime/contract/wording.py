@@ -5,19 +5,20 @@ In: the name of a setting, and what was given. Out: text. It reads no flags and 
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from plimsoll_runtime.contract.config import RuntimeConfig, setting_extra
+from plimsoll_runtime.contract.values import value_text
 
 NOT_SET: Final = "not set"
 TEXT_UNITS: Final = frozenset({"source", "name", "word", "device", "address", "path", "switch"})
 """Units that say what a value is; the others count something and are written behind the number."""
 
-_SCHEMA: Final[Mapping[str, Any]] = RuntimeConfig.model_json_schema()["properties"]
+_WHOLE_SCHEMA: Final[Mapping[str, Any]] = RuntimeConfig.model_json_schema()
+_SCHEMA: Final[Mapping[str, Any]] = _WHOLE_SCHEMA["properties"]
 
 
 def value_schema(name: str) -> Mapping[str, Any]:
@@ -29,12 +30,23 @@ def value_schema(name: str) -> Mapping[str, Any]:
     return schema
 
 
+def item_schema(name: str) -> Mapping[str, Any]:
+    """JSON schema of one entry of a setting that is a list."""
+    items: Mapping[str, Any] = value_schema(name)["items"]
+    reference = items.get("$ref")
+    return items if reference is None else _WHOLE_SCHEMA["$defs"][reference.rpartition("/")[2]]
+
+
 def allowed_values(name: str) -> str:
     """What may be given, as a noun phrase: "a whole number from 1 to 4,096 (sequences)"."""
     schema, unit = value_schema(name), unit_of(name)
     if "enum" in schema:
         return " or ".join(schema["enum"])
     match schema["type"]:
+        case "integer" if unit == "amount":
+            return f"whole bytes up to {schema['maximum']:,}, or an amount such as 512Mi or 4Gi"
+        case "array":
+            return f"{schema['minItems']} to {schema['maxItems']} {_items(name)}, with commas between"
         case "integer":
             return f"a whole number from {schema['minimum']:,} to {schema['maximum']:,} ({unit})"
         case "number":
@@ -46,24 +58,24 @@ def allowed_values(name: str) -> str:
     return f"text that is not empty ({unit})"
 
 
+def _items(name: str) -> str:
+    schema, unit = item_schema(name), unit_of(name)
+    if schema["type"] == "integer":
+        return f"whole numbers from {schema['minimum']:,} to {schema['maximum']:,} ({unit})"
+    return f"entries {unit}"
+
+
 def default_text(name: str) -> str:
     """The default as a reader would type it, with its unit; a required setting says so."""
     field = RuntimeConfig.model_fields[name]
     if field.is_required():
         return "required"
-    if field.default is None:
+    if field.default in (None, ()):
         return NOT_SET
     if isinstance(field.default, bool):
         return "on" if field.default else "off"
     unit = unit_of(name)
     return value_text(field.default) if unit in TEXT_UNITS or unit == "port" else f"{value_text(field.default)} {unit}"
-
-
-def value_text(value: Any) -> str:
-    """A value as a flag takes it: whole seconds without a decimal point, other numbers exactly."""
-    if isinstance(value, float) and value.is_integer() and math.isfinite(value):
-        return str(int(value))
-    return str(value)
 
 
 def unit_of(name: str) -> str:
