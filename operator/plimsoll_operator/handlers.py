@@ -27,7 +27,7 @@ CHILDREN: Final = (
     "networking.k8s.io/v1/networkpolicies",
     "policy/v1/poddisruptionbudgets",
 )
-"""group/version/plural of what makes its server due when it changes or goes: what is deleted by hand is back at once."""
+"""group/version/plural of what makes its server due when it changes or goes: what is deleted is back at once."""
 ERROR_DELAYS: Final = (1, 2, 5, 10, 30)
 
 
