@@ -1,11 +1,12 @@
 """The engine: admitted requests in, events out, one synchronous `step` at a time.
 
-Owns the requests in the house and when each ends, and carries out what the schedule moves. It knows no HTTP, no text and
-no threads; time comes from the clock that it is given. Under a scripted runner and clock every run is repeatable.
+Owns the requests in the house and when each ends, and carries out what the schedule moves. It knows no HTTP, no text
+and no threads; time comes from the clock that it is given. Under a scripted runner and clock every run is repeatable.
 
 Invariants: a request ends in exactly one `Finished` per choice, or one `Expired`, `Aborted` or `Failed`; after an abort
-by the client nothing more is said. A choice ends by `length` exactly when its sampled ids number its grant; a stop token as the last granted
-one ends by `stop`. A sequence that has ended holds no slot and no page.
+by the client nothing more is said. A choice ends by `length` exactly when its sampled ids number its grant, unless its
+detail says otherwise; a stop token as the last granted one ends by `stop`. A sequence that has ended holds no slot, no
+page and no host memory.
 """
 
 from collections.abc import Callable
@@ -223,7 +224,7 @@ class Engine:
             self._finish(sequence, "stop", None)
         elif sequence.remaining_tokens == 0:
             self._finish(sequence, "length", FinishDetail(sequence.prompt.budget.limited_by, sequence.output_tokens))
-        elif self.settings.detects_runaways and is_due(sequence.output_tokens):
+        elif is_due(sequence.output_tokens) and (self.settings.detects_runaways or request.stop_on_runaway):
             self._look_for_repetition(sequence)
 
     def _look_for_repetition(self, sequence: Sequence) -> None:

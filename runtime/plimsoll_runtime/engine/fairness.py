@@ -139,7 +139,7 @@ class Fairness:
             self._since_aged = 0.0
 
     def settle(self, running: Items[Sequence]) -> None:
-        """Before picks are made: levels as outputs are now, turns that are over, counters of those that lack nothing."""
+        """Before picks are made: levels as outputs are now, turns that are over, counters of who lacks nothing."""
         waiting = [tenant.counter for tenant in self._present() if tenant.waits]
         for sequence in running:
             self._settle_level(sequence)

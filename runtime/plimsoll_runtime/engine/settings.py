@@ -1,12 +1,18 @@
 """How large the engine is: every bound of the schedule and of the page pool, resolved once at start.
 
-Owns `EngineSettings`. In: what the memory plan and the contract decided. It knows no flags and no bytes. Invariant: the
+Owns `EngineSettings`. In: what the memory plan and the contract decided. It knows no model and no bytes. Invariant: the
 pool holds at least one whole context, so the oldest sequence can always reach its grant.
 """
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Literal
+
+from plimsoll_runtime.contract.config import (
+    DEFAULT_MAX_WAIT_SECONDS,
+    DEFAULT_QUANTUM_TOKENS,
+    PRESET_WEIGHTS,
+    RuntimeConfig,
+)
 
 DEFAULT_PAGE_SIZE = 16
 """Tokens of one page: small enough that prompts share most of a common beginning, large enough for short tables."""
@@ -48,37 +54,26 @@ class Schedule:
         return bisect_right(self.thresholds, output_tokens)
 
 
-Preset = Literal["fair", "interactive", "fifo"]
+def make_schedule(config: RuntimeConfig, default_output_tokens: int) -> Schedule:
+    """What the configuration says, with the effective default output limit as the border of the foreground.
 
-
-def make_schedule(
-    preset: Preset,
-    default_output_tokens: int,
-    *,
-    quantum_tokens: int,
-    max_wait_seconds: float,
-    by_tenant: bool,
-    thresholds: tuple[int, ...] | None = None,
-    weights: tuple[int, ...] | None = None,
-) -> Schedule:
-    """The schedule of a preset. Thresholds and weights of None are the preset's own, from the default output limit.
-
-    `interactive` takes an eighth and a half of the default output limit too, moved apart where that is tiny.
+    `interactive` takes an eighth and a half of that limit too, moved apart where it is tiny.
     """
-    if preset == "fifo":
+    by_tenant = config.fairness == "api-key"
+    if config.scheduling == "fifo":
         return Schedule(by_tenant=by_tenant)
-    own_thresholds: tuple[int, ...] = (default_output_tokens,)
-    own_weights: tuple[int, ...] = (7, 1)
-    if preset == "interactive":
-        first = max(1, default_output_tokens // 8)
-        second = max(first + 1, default_output_tokens // 2)
-        own_thresholds = (first, second, max(second + 1, default_output_tokens))
-        own_weights = (8, 4, 2, 1)
+    thresholds = config.level_thresholds
+    if thresholds is None:
+        thresholds = (default_output_tokens,)
+        if config.scheduling == "interactive":
+            first = max(1, default_output_tokens // 8)
+            second = max(first + 1, default_output_tokens // 2)
+            thresholds = (first, second, max(second + 1, default_output_tokens))
     return Schedule(
-        thresholds=own_thresholds if thresholds is None else thresholds,
-        weights=own_weights if weights is None else weights,
-        quantum_tokens=quantum_tokens,
-        max_wait_seconds=max_wait_seconds,
+        thresholds=thresholds,
+        weights=PRESET_WEIGHTS[config.scheduling] if config.level_weights is None else config.level_weights,
+        quantum_tokens=DEFAULT_QUANTUM_TOKENS if config.quantum_tokens is None else config.quantum_tokens,
+        max_wait_seconds=DEFAULT_MAX_WAIT_SECONDS if config.max_wait is None else config.max_wait,
         by_tenant=by_tenant,
     )
 
