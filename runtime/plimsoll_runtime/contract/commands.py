@@ -2,31 +2,43 @@
 
 Owns the table of subcommands. Each is imported only when it is called, by name, so that the runtime and the operator
 need not know each other nor be installed together. A program takes the arguments after its word and returns the exit
-code: 0 done, 1 could not, 2 wrong arguments.
+code: 0 done, 1 could not, 2 wrong arguments. Invariant: SIGTERM ends the process from its first moment on; a program
+that has something to finish installs a handler of its own.
 """
 
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from types import FrameType, MappingProxyType
+from typing import Any, Final
 
 Program = Callable[[Sequence[str]], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`target` is `module:function`; `extra` is what must be installed for it."""
+    """`target` is `module:function`; `extra` is what must be installed for it.
+
+    `arguments`: the `module:function` that reads the arguments, where the program itself takes seconds to import: it
+    prints `--help` and ends on wrong arguments before that.
+    """
 
     target: str
     summary: str
     extra: str
+    arguments: str = ""
 
 
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     {
-        "serve": Command("plimsoll_runtime.__main__:serve", "serve one model over HTTP", "runtime"),
+        "serve": Command(
+            "plimsoll_runtime.__main__:serve",
+            "serve one model over HTTP",
+            "runtime",
+            arguments="plimsoll_runtime.contract.command_line:parse_flags",
+        ),
         "up": Command("plimsoll_operator.local:main", "run InferenceServer manifests on this machine", "operator"),
         "budget": Command(
             "plimsoll_runtime.ask_budget:main", "ask a running server what it would grant a request, and why", "runtime"
@@ -50,7 +62,9 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; without arguments those of the process are taken."""
+    """Run one subcommand and return its exit code; without arguments as the process, with its arguments and signals."""
+    if arguments is None:
+        signal.signal(signal.SIGTERM, _end)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] in (["-h"], ["--help"], ["help"]):
         print(_overview())
@@ -62,10 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(name, words[1:])
 
 
+def _end(signal_number: int, frame: FrameType | None) -> None:
+    """Process 1 of a container has no default action for SIGTERM: without this it lives on until its grace is over."""
+    raise SystemExit(128 + signal_number)
+
+
 def _run(name: str, arguments: Sequence[str]) -> int:
     command = COMMANDS[name]
+    if command.arguments:
+        _load(command.arguments)(arguments)
     try:
-        program = _load(command.target)
+        program: Program = _load(command.target)
     except ModuleNotFoundError as error:
         if str(error.name).startswith("plimsoll_"):
             raise
@@ -80,10 +101,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         return 130
 
 
-def _load(target: str) -> Program:
+def _load(target: str) -> Any:
     module_name, _, function_name = target.partition(":")
-    program: Program = getattr(importlib.import_module(module_name), function_name)
-    return program
+    return getattr(importlib.import_module(module_name), function_name)
 
 
 def _unknown(name: str) -> str:
