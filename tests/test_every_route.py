@@ -98,7 +98,7 @@ def test_the_same_budget_on_every_route(
     assert answer.headers[endpoints.HEADER_LIMITED_BY] == limited_by
     assert ask.output_tokens(answer.body) == granted
     assert ask.reason(answer.body) == ask.length_reason(limited_by)
-    assert answer.finish_detail == {"type": limited_by}
+    assert answer.finish_detail == {"type": limited_by, "at": granted}
 
 
 def _assert_refused(answer: "_Answer", route: str, sent: Any, granted: int | None, limited_by: str) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from doubles.server import CONTENTS_ONLY, Vocabulary
-from plimsoll_runtime.admission.admit import Admission, Patience, ServedModel
+from plimsoll_runtime.admission.admit import Admission, ServedModel
+from plimsoll_runtime.admission.deadlines import Patience
 from plimsoll_runtime.admission.house import House
+from plimsoll_runtime.admission.wait_estimate import SlotRules
 from plimsoll_runtime.admitted import AdmittedRequest
 from plimsoll_runtime.contract.config import Limits
 from plimsoll_runtime.contract.endpoints import COMPLETIONS
@@ -79,7 +81,12 @@ class Scene:
         )
         self.engine = Engine()
         self.service = Service(
-            admission=admission, text=text, house=House(4, 0), meters=Meters(), clock=lambda: 0.0, num_text_threads=1
+            admission=admission,
+            text=text,
+            house=House(SlotRules(4), 0, admission.weight_of),
+            meters=Meters(),
+            clock=lambda: 0.0,
+            num_text_threads=1,
         )
         self.service.attach(self.engine)
 

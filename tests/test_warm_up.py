@@ -4,7 +4,8 @@ import pytest
 
 from doubles.engine_runs import VOCAB_SIZE, EngineRun
 from doubles.scripted_model import NOT_A_NUMBER, Script, write
-from plimsoll_runtime.admission.admit import Admission, Patience, ServedModel
+from plimsoll_runtime.admission.admit import Admission, ServedModel
+from plimsoll_runtime.admission.deadlines import Patience
 from plimsoll_runtime.contract.config import Limits
 from plimsoll_runtime.contract.last_words import StartError
 from plimsoll_runtime.refusal import Refusal

@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 import torch
 import uvloop
 
-from plimsoll_runtime.admission.admit import Admission, Patience
+from plimsoll_runtime.admission.admit import Admission
+from plimsoll_runtime.admission.deadlines import Patience
 from plimsoll_runtime.admission.house import House
+from plimsoll_runtime.admission.wait_estimate import SlotRules
 from plimsoll_runtime.contract.command_line import parse_flags
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.last_words import StartError, give_up
@@ -74,24 +76,34 @@ def new_front(config: RuntimeConfig) -> Front:
     )
 
 
+def new_admission(config: RuntimeConfig, loaded: LoadedModel) -> Admission:
+    """The one owner of every limit of this server."""
+    return Admission(
+        limits=loaded.limits,
+        model=loaded.facts,
+        encoder=loaded.text,
+        patience=Patience(
+            config.queue_timeout, config.request_timeout, config.honour_client_deadlines, config.on_deadline
+        ),
+        sampling_defaults=config.sampling_defaults,
+        new_seed=lambda: secrets.randbits(63),
+        tenant_weights={each.tenant: each.weight for each in config.tenant_weights},
+        stops_runaways=config.runaway == "stop",
+    )
+
+
 async def start_service(front: Front, loaded: LoadedModel) -> None:
     """Engine, service and first token; the server is ready when this returns."""
     config = front.config
+    admission = new_admission(config, loaded)
     service = Service(
-        admission=Admission(
-            limits=loaded.limits,
-            model=loaded.facts,
-            encoder=loaded.text,
-            patience=Patience(config.queue_timeout, config.request_timeout),
-            sampling_defaults=config.sampling_defaults,
-            new_seed=lambda: secrets.randbits(63),
-        ),
+        admission=admission,
         text=loaded.text,
-        house=House(config.running_slots, config.max_waiting),
+        house=House(SlotRules(config.running_slots), config.max_waiting, admission.weight_of),
         meters=front.meters,
         clock=time.monotonic,
     )
-    engine = Engine(loaded.runner, loaded.settings, time.monotonic, loaded.host)
+    engine = Engine(loaded.runner, loaded.settings, time.monotonic)
     await unawaited_at_exit(lambda: warm_up(engine, service.admission))
     thread = EngineThread(engine, service.deliver, service.on_crash)
     service.attach(thread)

@@ -179,10 +179,17 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The answer cannot be completed: `code` is `engine_failure`, or `unavailable` when the server is stopping."""
+    """The answer cannot be completed: the engine failed, the server is stopping, or the deadline came first."""
 
-    code: Literal["engine_failure", "unavailable"]
+    code: Literal["engine_failure", "unavailable", "deadline_exceeded"]
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Beside the answer, for whoever watches its stream: it lost its slot for a while, or has one again."""
+
+    word: Literal["paused", "resumed"]
 
 
 AnswerEvent = Begun | Echo | TextDelta | ChoiceEnded | Ended | Broken

@@ -6,12 +6,14 @@ gives its place in the house back; a stop string ends its choice in the engine t
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol, assert_never
 
+from plimsoll_runtime.admission.deadlines import Times
 from plimsoll_runtime.admitted import AdmittedRequest
 from plimsoll_runtime.assembly import ChoiceAssembly, text_logprob
 from plimsoll_runtime.contract.config import field_names
+from plimsoll_runtime.contract.endpoints import HEADER_REQUEST_TIMEOUT
 from plimsoll_runtime.contract.metrics import Outcome
 from plimsoll_runtime.events import (
     Aborted,
@@ -25,6 +27,7 @@ from plimsoll_runtime.events import (
     Expired,
     Failed,
     Finished,
+    Notice,
     Paused,
     PrefillDone,
     Resumed,
@@ -53,6 +56,8 @@ class Home(Protocol):
 
     def clock(self) -> float: ...
 
+    def too_late(self, generation: "Generation", now: float) -> Refusal: ...
+
     def forget(self, generation: "Generation") -> None: ...
 
 
@@ -66,17 +71,17 @@ class Generation:
         stops: tuple[str, ...],
         tokenizer: Tokenizer,
         *,
-        arrival: float,
+        times: Times,
         service: Home,
     ) -> None:
         self.admitted = admitted
         self.request = request
         self.request_id = admitted.request_id
-        self.arrival = arrival
+        self.times = times
         self.started: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._tokenizer = tokenizer
         self._service = service
-        self._said: list[AnswerEvent] = []
+        self._said: list[AnswerEvent | Notice] = []
         self._has_said = asyncio.Event()
         matcher = StopMatcher(stops)
         self._choices = [
@@ -86,6 +91,8 @@ class Generation:
             for choice in range(len(admitted.prompts) * admitted.num_choices)
         ]
         self._last_token_at: dict[int, float] = {}
+        self._waited_seconds = 0.0
+        self._paused_at: float | None = None
         self._num_ended = 0
         self._cached_tokens = 0
         self._is_closed = False
@@ -94,15 +101,21 @@ class Generation:
     def has_begun(self) -> bool:
         return self.started.done()
 
+    def lengths(self) -> Iterator[tuple[int, bool]]:
+        """Output tokens of each choice so far, and whether it ended by itself."""
+        for choice in self._choices:
+            yield choice.output_tokens, choice.ended is not None and choice.ended.reason == "stop"
+
     async def events(self) -> AsyncIterator[AnswerEvent]:
-        """Every event once; the last is Ended or Broken."""
+        """Every event of the answer once; the last is Ended or Broken."""
         while True:
             for event in await self.next_events():
-                yield event
+                if not isinstance(event, Notice):
+                    yield event
                 if isinstance(event, Ended | Broken):
                     return
 
-    async def next_events(self) -> list[AnswerEvent]:
+    async def next_events(self) -> list[AnswerEvent | Notice]:
         """All that was said since the last call, at least one: a step often says several things at once.
 
         Nothing is lost when the wait is cancelled. Nothing comes after Ended or Broken, so do not wait for it.
@@ -116,25 +129,45 @@ class Generation:
         """One event of the engine for this request, at `now`."""
         match event:
             case Started():
-                self._service.meters.started(now - self.arrival)
-                self._say(Begun(self.admitted.prompt_tokens))
-                self.started.set_result(None)
+                self._begin(now)
             case PrefillDone():
                 self._prefill_done(event)
             case Token():
                 self._token(event, now)
             case Finished():
-                self._finished(event)
+                self._finished(event, now)
             case Expired():
-                self.refuse(_queue_timeout(now - self.arrival))
-            case Paused() | Resumed():
-                pass  # nothing changes for the answer
+                self.refuse(self._service.too_late(self, now))
+            case Paused():
+                self._paused_at = now
+                self._say(Notice("paused"))
+            case Resumed():
+                self._resume(now)
+                self._say(Notice("resumed"))
             case Aborted():
-                self.break_off(Broken("engine_failure", "the request was not done at its deadline"))
+                self.break_off(Broken("deadline_exceeded", self._deadline_message(now)))
             case Failed():
                 self.break_off(Broken("engine_failure", event.message))
             case _:
                 assert_never(event)
+
+    def _begin(self, now: float) -> None:
+        self._waited_seconds = now - self.times.arrival
+        self._service.meters.started(self._waited_seconds)
+        self._say(Begun(self.admitted.prompt_tokens))
+        self.started.set_result(None)
+
+    def _resume(self, now: float) -> None:
+        if self._paused_at is not None:
+            self._waited_seconds += now - self._paused_at
+            self._paused_at = None
+
+    def _deadline_message(self, now: float) -> str:
+        return (
+            f"the answer was not complete {now - self.times.arrival:.1f} s after its request: ask for fewer tokens, "
+            f"give it more time ({HEADER_REQUEST_TIMEOUT}; {field_names('request_timeout')} on the server), or let an "
+            f"answer end with what it has ({field_names('on_deadline')})"
+        )
 
     def refuse(self, refusal: Refusal) -> None:
         """The request never got a slot; its route answers with a plain status."""
@@ -186,15 +219,15 @@ class Generation:
             return
         last = self._last_token_at.get(event.choice)
         self._last_token_at[event.choice] = now
-        self._service.meters.token(now - self.arrival, None if last is None else now - last)
+        self._service.meters.token(now - self.times.arrival, None if last is None else now - last)
         delta = choice.push(event)
         if delta is not None:
             self._say(delta)
         if choice.ended is not None:
             self._service.engine.abort(self.request_id, event.choice)
-            self._choice_ended(choice.ended)
+            self._choice_ended(choice.ended, now)
 
-    def _finished(self, event: Finished) -> None:
+    def _finished(self, event: Finished, now: float) -> None:
         choice = self._choices[event.choice]
         if choice.ended is not None:
             return
@@ -202,14 +235,16 @@ class Generation:
         if delta is not None:
             self._say(delta)
         assert choice.ended is not None, "finish ends a choice"
-        self._choice_ended(choice.ended)
+        self._choice_ended(choice.ended, now)
 
-    def _choice_ended(self, ended: ChoiceEnded) -> None:
+    def _choice_ended(self, ended: ChoiceEnded, now: float) -> None:
         self._say(ended)
         self._num_ended += 1
         if self._num_ended == len(self._choices):
             reached_limit = any(choice.ended and choice.ended.reason == "length" for choice in self._choices)
             self._say(Ended(self._usage()))
+            self._resume(now)
+            self._service.meters.served(now - self.times.arrival, self._waited_seconds)
             self._end("length" if reached_limit else "completed")
 
     def _usage(self) -> Usage:
@@ -219,7 +254,7 @@ class Generation:
             cached_tokens=self._cached_tokens,
         )
 
-    def _say(self, event: AnswerEvent) -> None:
+    def _say(self, event: AnswerEvent | Notice) -> None:
         self._said.append(event)
         self._has_said.set()
 
@@ -230,13 +265,5 @@ class Generation:
         if outcome not in {"completed", "length"}:
             self._service.engine.abort(self.request_id)
         if outcome != "refused":
-            self._service.meters.ended(self.request.route, outcome, self._service.clock() - self.arrival)
+            self._service.meters.ended(self.request.route, outcome, self._service.clock() - self.times.arrival)
         self._service.forget(self)
-
-
-def _queue_timeout(waited_seconds: float) -> Refusal:
-    return Refusal(
-        code="queue_timeout",
-        message=f"no running slot became free in {waited_seconds:.0f} s: try again later, or raise "
-        f"{field_names('queue_timeout')} or {field_names('running_slots')} on the server",
-    )

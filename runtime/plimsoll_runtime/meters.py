@@ -5,15 +5,14 @@ Owns the registry; names, labels and help come from the contract. Labels are bou
 reached a generation route ends in exactly one outcome.
 """
 
-import functools
-from collections.abc import Callable
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.registry import Collector
 
 from plimsoll_runtime.contract import metrics
-from plimsoll_runtime.contract.metrics import Metric, Outcome, PageState
+from plimsoll_runtime.contract.metrics import Metric, Outcome
 
 _BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_BUCKETS_SLOWDOWN = (1.01, 1.1, 1.25, 1.5, 2, 3, 5, 8, 13, 20, 50, 100)
 
 
 class Meters:
@@ -32,6 +31,7 @@ class Meters:
         self._first_token = self._histogram(metrics.TIME_TO_FIRST_TOKEN_SECONDS)
         self._inter_token = self._histogram(metrics.INTER_TOKEN_SECONDS)
         self._request = self._histogram(metrics.REQUEST_SECONDS)
+        self._slowdown = self._histogram(metrics.SLOWDOWN, _BUCKETS_SLOWDOWN)
 
     def ended(self, route: str, outcome: Outcome, seconds: float) -> None:
         """One request of a generation route ended, refused ones too."""
@@ -68,24 +68,14 @@ class Meters:
         else:
             self._inter_token.observe(since_last)
 
-    def watch_load(
-        self,
-        running: Callable[[], int],
-        waiting: Callable[[], int],
-        paused: Callable[[], int],
-        pages: Callable[[PageState], int],
-    ) -> None:
-        """Gauges that are read from the engine when somebody scrapes."""
-        for metric, value in (
-            (metrics.REQUESTS_RUNNING, running),
-            (metrics.REQUESTS_WAITING, waiting),
-            (metrics.REQUESTS_PAUSED, paused),
-        ):
-            Gauge(metric.name, metric.help, registry=self.registry).set_function(value)
-        gauge = Gauge(metrics.KV_PAGES.name, metrics.KV_PAGES.help, metrics.KV_PAGES.labels, registry=self.registry)
-        states: tuple[PageState, ...] = ("free", "used", "cached")
-        for state in states:
-            gauge.labels(state=state).set_function(functools.partial(pages, state))
+    def served(self, seconds: float, waited_seconds: float) -> None:
+        """A request is complete after `seconds`, of which it waited some: for its first slot, or paused."""
+        if seconds > waited_seconds:
+            self._slowdown.observe(seconds / (seconds - waited_seconds))
+
+    def watch(self, collector: Collector) -> None:
+        """What is read elsewhere when somebody scrapes."""
+        self.registry.register(collector)
 
     def text(self) -> bytes:
         """The exposition format of Prometheus."""
@@ -94,5 +84,5 @@ class Meters:
     def _counter(self, metric: Metric) -> Counter:
         return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
 
-    def _histogram(self, metric: Metric) -> Histogram:
-        return Histogram(metric.name, metric.help, metric.labels, registry=self.registry, buckets=_BUCKETS_SECONDS)
+    def _histogram(self, metric: Metric, buckets: tuple[float, ...] = _BUCKETS_SECONDS) -> Histogram:
+        return Histogram(metric.name, metric.help, metric.labels, registry=self.registry, buckets=buckets)

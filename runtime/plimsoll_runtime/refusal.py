@@ -32,6 +32,7 @@ RefusalCode = Literal[
     "rate_limit_exceeded",
     "queue_timeout",
     "unavailable",
+    "deadline_exceeded",
     "engine_failure",
 ]
 """The words of the `reason` label of `plimsoll_refusals_total`, so a bounded set."""
@@ -48,7 +49,8 @@ class Refusal:
     """Why a request is not served: a stable code, a sentence for people, the parameter under its wire name.
 
     `numbers` stands as fields inside the error body: for budgets `prompt_tokens`, `requested_output_tokens`,
-    `max_output_limit`, `context_length`. `budget_cause` is set by the budget law alone.
+    `max_output_limit`, `context_length`. `budget_cause` is set by the budget law alone,
+    `wait_estimate_seconds` where a place or time was wanting.
     """
 
     code: RefusalCode
@@ -56,5 +58,6 @@ class Refusal:
     param: str | None = None
     numbers: Mapping[str, int | None] = field(default_factory=lambda: NO_NUMBERS)
     retry_after_seconds: int | None = None
+    wait_estimate_seconds: int | None = None
     allow: str | None = None
     budget_cause: BudgetCause | None = None

@@ -50,12 +50,20 @@ class WireValue:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientTimeouts:
+    """How long the client says it waits, as its headers have it: in all, and (its SDK's words) without a sign."""
+
+    own: str | None = None
+    sdk: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One request of a client. `wire` holds numbers and lists that admission judges, by our name:
 
     output limit `requested_output_tokens`; sampling `temperature top_p top_k min_p presence_penalty frequency_penalty
-    repetition_penalty logit_bias seed`; ending `stop stop_token_ids min_tokens ignore_eos`; shape `n best_of logprobs
-    top_logprobs`. A name that is absent, or whose value is None, was not given.
+    repetition_penalty logit_bias seed`; ending `stop stop_token_ids min_tokens ignore_eos repetition_stop`; shape `n
+    best_of logprobs top_logprobs`. A name that is absent, or whose value is None, was not given.
     """
 
     route: Route
@@ -64,6 +72,7 @@ class GenerationRequest:
     prompts: tuple[Prompt, ...]
     wire: Mapping[str, WireValue] = field(default_factory=dict)
     over_budget: str | None = None
+    timeouts: ClientTimeouts = ClientTimeouts()
     stream: bool = False
     include_usage: bool = False
     echo: bool = False

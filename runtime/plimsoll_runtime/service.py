@@ -20,6 +20,7 @@ from plimsoll_runtime.engine.load import EngineLoad
 from plimsoll_runtime.engine.thread import EngineStopped
 from plimsoll_runtime.events import Broken, EngineEvent
 from plimsoll_runtime.generation import Generation
+from plimsoll_runtime.load_metrics import LoadCollector
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest
@@ -76,12 +77,7 @@ class Service:
     def attach(self, engine: EngineHandle) -> None:
         """Gives the service its engine, whose thread delivers to `deliver` and `on_crash`."""
         self._engine = engine
-        self.meters.watch_load(
-            lambda: engine.load().running,
-            lambda: engine.load().waiting,
-            lambda: engine.load().paused,
-            lambda state: getattr(engine.load(), f"pages_{state}"),
-        )
+        self.meters.watch(LoadCollector(engine.load))
 
     @property
     def engine(self) -> EngineHandle:
@@ -109,23 +105,20 @@ class Service:
             return checked
         if not self.is_accepting:
             return self._unavailable()
-        full = self.house.enter()
-        if full is not None:
-            return full
+        times = self.admission.times(request, checked, arrival)
+        no_place = self.house.enter(self.engine.load(), tenant, times)
+        if no_place is not None:
+            return no_place
         generation: Generation | None = None
         try:
             admitted = await self._off_loop(
-                lambda: self.admission.admit(
-                    request, checked, request_id=uuid.uuid4().hex, tenant=tenant, arrival=arrival
-                )
+                lambda: self.admission.admit(request, checked, request_id=uuid.uuid4().hex, tenant=tenant, times=times)
             )
             if isinstance(admitted, Refusal):
                 return admitted
             if not self.is_accepting:
                 return self._unavailable()
-            generation = Generation(
-                admitted, request, checked.stops, self.text.tokenizer, arrival=arrival, service=self
-            )
+            generation = Generation(admitted, request, checked.stops, self.text.tokenizer, times=times, service=self)
             refusal = await self._start(generation)
             return generation if refusal is None else refusal
         except asyncio.CancelledError:
@@ -136,15 +129,16 @@ class Service:
             raise
         finally:
             if generation is None:
-                self.house.leave(self.clock() - arrival)
+                self.house.leave()
 
     async def decide(self, request: GenerationRequest) -> AdmittedRequest | Refusal:
         """What admission would say, without a place, a slot or a trace."""
         checked = self.admission.check(request)
         if isinstance(checked, Refusal):
             return checked
+        times = self.admission.times(request, checked, self.clock())
         return await self._off_loop(
-            lambda: self.admission.admit(request, checked, request_id="", tenant="", arrival=self.clock())
+            lambda: self.admission.admit(request, checked, request_id="", tenant="", times=times)
         )
 
     async def count(self, request: GenerationRequest) -> list[list[int]] | Refusal:
@@ -170,10 +164,17 @@ class Service:
 
     def forget(self, generation: Generation) -> None:
         """Called by a generation when it has ended, whatever the way."""
-        self.house.leave(self.clock() - generation.arrival)
+        self.house.leave()
+        for output_tokens, by_itself in generation.lengths():
+            admitted = generation.admitted
+            self.house.lengths.learn(admitted.route, admitted.tenant, output_tokens, by_itself=by_itself)
         del self._live[generation.request_id]
         if not self._live:
             self._idle.set()
+
+    def too_late(self, generation: Generation, now: float) -> Refusal:
+        """What a request hears that waited in vain for a slot."""
+        return self.house.too_late(self.engine.load(), generation.admitted.tenant, generation.times, now)
 
     def begin_drain(self) -> None:
         """No new work; what waits is refused at once, what runs goes on."""

@@ -38,6 +38,7 @@ def _one_token(admission: Admission) -> AdmittedRequest:
     )
     checked = admission.check(request)
     assert isinstance(checked, CheckedFields), checked
-    admitted = admission.admit(request, checked, request_id="warm-up", tenant="", arrival=math.inf)
+    never = admission.times(request, checked, math.inf)
+    admitted = admission.admit(request, checked, request_id="warm-up", tenant="", times=never)
     assert isinstance(admitted, AdmittedRequest), admitted
     return admitted

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.admission.admit import Admission, Patience, ServedModel
+from plimsoll_runtime.admission.admit import Admission, ServedModel
 from plimsoll_runtime.admission.checks import CheckedFields
+from plimsoll_runtime.admission.deadlines import Patience
 from plimsoll_runtime.admitted import AdmittedRequest
 from plimsoll_runtime.contract.config import Limits
 from plimsoll_runtime.contract.endpoints import COMPLETIONS
@@ -44,7 +45,8 @@ def admit(*texts: str, by: Admission | None = None, echo: bool = False, **values
     request = GenerationRequest(COMPLETIONS, "m", "prompt", prompts, wire, echo=echo)
     checked = by.check(request)
     assert isinstance(checked, CheckedFields), checked
-    return by.admit(request, checked, request_id="r", tenant="t", arrival=100.0)
+    times = by.times(request, checked, 100.0)
+    return by.admit(request, checked, request_id="r", tenant="t", times=times)
 
 
 def admitted(*texts: str, **values: Any) -> AdmittedRequest:

@@ -1,7 +1,7 @@
 """What a chat answer looks like, whole and streamed, and that both say the same."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -86,15 +86,21 @@ def test_a_plain_answer_has_every_field_of_the_reference() -> None:
     }
 
 
-@pytest.mark.parametrize("detail", ["request", "default", "limit", "context", "deadline", "repetition"])
-def test_a_choice_ended_by_a_limit_says_by_which(detail: FinishDetailType) -> None:
-    answer = answer_of(choice_of("He", reason="length", detail=FinishDetail(detail, 3)))
+LIMITS: list[tuple[FinishDetail, dict[str, Any]]] = [
+    *((FinishDetail(limit, 3), {"type": limit}) for limit in get_args(FinishDetailType) if limit != "repetition"),
+    (FinishDetail("repetition", 3, period=2, copies=4), {"type": "repetition", "period": 2, "copies": 4}),
+]
+
+
+@pytest.mark.parametrize(("detail", "ended_by"), LIMITS)
+def test_a_choice_ended_by_a_limit_says_by_which(detail: FinishDetail, ended_by: dict[str, Any]) -> None:
+    answer = answer_of(choice_of("He", reason="length", detail=detail))
     facts = facts_of(PATH)
     last = streamed(answer, facts)[-1]["choices"][0]
     whole = CHAT_COMPLETIONS.to_response(answer, facts)["choices"][0]
     assert last["delta"] == {}
     for choice in (last, whole):
-        assert (choice["finish_reason"], choice["finish_detail"]) == ("length", {"type": detail})
+        assert (choice["finish_reason"], choice["finish_detail"]) == ("length", {**ended_by, "at": 3})
 
 
 def test_the_stop_string_that_matched_is_named() -> None:

@@ -62,7 +62,7 @@ def test_a_plain_answer_has_every_field_of_the_reference() -> None:
                 "text": "A",
                 "logprobs": None,
                 "finish_reason": "length",
-                "finish_detail": {"type": "context"},
+                "finish_detail": {"type": "context", "at": 3},
             },
             {"index": 1, "text": "B", "logprobs": None, "finish_reason": "stop", "matched_stop": "."},
         ],

@@ -87,7 +87,7 @@ def test_why_it_ended(
     delta = next(event for event in stream(events_of(answer)) if event["type"] == "message_delta")
     assert delta["delta"]["stop_reason"] == expected
     assert delta["delta"]["stop_sequence"] == matched_stop
-    assert delta.get("finish_detail") == (None if detail is None else {"type": detail})
+    assert delta.get("finish_detail") == (None if detail is None else {"type": detail, "at": 3})
     assert MESSAGES.to_response(answer, FACTS)["content"] == [{"type": "text", "text": "A B ", "citations": None}]
 
 

@@ -95,7 +95,7 @@ def test_a_cut_answer_is_incomplete_everywhere(detail: FinishDetailType) -> None
     assert body["incomplete_details"] == {"reason": "max_output_tokens"}
     assert body["output"][0]["status"] == "incomplete"
     assert body["usage"]["output_tokens"] == 16
-    assert body["finish_detail"] == {"type": detail}
+    assert body["finish_detail"] == {"type": detail, "at": 16}
     last = stream(events_of(answer))[-1]
     assert (last["type"], last["response"]) == ("response.incomplete", as_json(body))
 

@@ -96,7 +96,7 @@ def chunks(client: openai.OpenAI, prompt: str, **fields: Any) -> list[ChatComple
 
 def test_the_last_chunk_says_what_ended_the_choice(client: openai.OpenAI) -> None:
     cut = chunks(client, "forever", max_completion_tokens=3)[-1].choices[0]
-    assert (cut.model_extra or {})["finish_detail"] == {"type": "request"}
+    assert (cut.model_extra or {})["finish_detail"] == {"type": "request", "at": 3}
     stopped = chunks(client, "stop", stop="STOP")[-1].choices[0]
     assert (stopped.model_extra or {})["matched_stop"] == "STOP"
 

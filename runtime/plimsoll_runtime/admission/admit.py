@@ -7,10 +7,12 @@ tokenizer) and runs off the event loop; it changes nothing outside itself.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 from plimsoll_runtime.admission.budget import decide_budget
 from plimsoll_runtime.admission.checks import CheckedFields, check_fields
+from plimsoll_runtime.admission.deadlines import Patience, Times, decide_times
 from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling
 from plimsoll_runtime.contract.config import Limits, SamplingDefaults
 from plimsoll_runtime.refusal import Refusal
@@ -46,16 +48,11 @@ class ServedModel:
     generation_defaults: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds that a request may wait for a slot, and live in all."""
-
-    queue_seconds: float
-    request_seconds: float
-
-
 class Admission:
-    """The one owner of every limit. `new_seed` gives the seed of a request that named none."""
+    """The one owner of every limit. `new_seed` gives the seed of a request that named none.
+
+    `tenant_weights`: the beginning of a tenant's name -> its weight; whoever is not among them weighs 1.
+    """
 
     def __init__(
         self,
@@ -66,12 +63,16 @@ class Admission:
         patience: Patience,
         sampling_defaults: SamplingDefaults,
         new_seed: Callable[[], int],
+        tenant_weights: Mapping[str, int] = MappingProxyType({}),
+        stops_runaways: bool = False,
     ) -> None:
         self.limits = limits
         self.model = model
         self._encoder = encoder
         self._patience = patience
         self._new_seed = new_seed
+        self._tenant_weights = tenant_weights
+        self._stops_runaways = stops_runaways
         known = model.generation_defaults if sampling_defaults == "model" else {}
         self._sampling_defaults = {name: known.get(name, neutral) for name, neutral in _NEUTRAL.items()}
 
@@ -97,10 +98,14 @@ class Admission:
             counted.append(token_ids)
         return counted
 
+    def times(self, request: GenerationRequest, checked: CheckedFields, arrival: float) -> Times:
+        """By when it must have a slot and be done. `arrival` is in seconds of the engine's clock."""
+        return decide_times(self._patience, checked.client, streams=request.stream, arrival=arrival)
+
     def admit(
-        self, request: GenerationRequest, checked: CheckedFields, *, request_id: str, tenant: str, arrival: float
+        self, request: GenerationRequest, checked: CheckedFields, *, request_id: str, tenant: str, times: Times
     ) -> AdmittedRequest | Refusal:
-        """The request inside its budget. `arrival` is in seconds of the engine's clock."""
+        """The request inside its budget."""
         prompts = self._decide(request, checked)
         if isinstance(prompts, Refusal):
             return prompts
@@ -117,12 +122,17 @@ class Admission:
             min_tokens=checked.min_tokens,
             logprobs=checked.logprobs,
             prompt_logprobs=checked.logprobs if request.echo else None,
-            queue_deadline=arrival + self._patience.queue_seconds,
-            deadline=arrival + self._patience.request_seconds,
-            deadline_action="finish",
-            tenant_weight=1,
-            stop_on_runaway=False,
+            queue_deadline=times.start_by,
+            deadline=times.finish_by,
+            deadline_action=self._patience.action,
+            tenant_weight=self.weight_of(tenant),
+            stop_on_runaway=self._stops_runaways or checked.repetition_stop,
         )
+
+    def weight_of(self, tenant: str) -> int:
+        """The tenant's share against others."""
+        weights = (weight for name, weight in self._tenant_weights.items() if tenant.startswith(name))
+        return next(weights, 1)
 
     def _decide(self, request: GenerationRequest, checked: CheckedFields) -> tuple[AdmittedPrompt, ...] | Refusal:
         limits = self.limits

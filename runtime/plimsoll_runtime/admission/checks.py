@@ -7,14 +7,16 @@ differently. NaN and infinities fail every bound.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll_runtime.admission.deadlines import NOT_SAID, ClientPatience
 from plimsoll_runtime.contract.config import MAX_TOKEN_COUNT, OverBudget
-from plimsoll_runtime.contract.endpoints import COMPLETIONS, HEADER_OVER_BUDGET
+from plimsoll_runtime.contract.endpoints import COMPLETIONS, HEADER_OVER_BUDGET, HEADER_REQUEST_TIMEOUT
 from plimsoll_runtime.refusal import Refusal, RefusalCode
-from plimsoll_runtime.request import GenerationRequest, WireValue
+from plimsoll_runtime.request import ClientTimeouts, GenerationRequest, WireValue
 
 MAX_CHOICES = 128
 MAX_SEQUENCES = 512
@@ -27,6 +29,8 @@ MAX_LOGIT_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_COMPLETION_LOGPROBS = 5
 MAX_TOP_K = 2**31 - 1
+MAX_TIMEOUT_SECONDS = 86_400 * 7
+_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
 
 _NUMBER_BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -54,8 +58,10 @@ class CheckedFields:
     ignore_eos: bool
     num_choices: int
     logprobs: int | None
+    repetition_stop: bool = False
     over_budget: OverBudget | None = None
     limit_param: str | None = None
+    client: ClientPatience = NOT_SAID
 
 
 class _OutOfBoundsError(Exception):
@@ -96,8 +102,10 @@ def _checked(request: GenerationRequest, num_tokens: int) -> CheckedFields:
         ignore_eos=_switch(wire.get("ignore_eos")),
         num_choices=num_choices,
         logprobs=_logprobs(request),
+        repetition_stop=_switch(wire.get("repetition_stop")),
         over_budget=_over_budget(request.over_budget),
         limit_param=None if limit is None else limit.param,
+        client=_client_patience(request.timeouts),
     )
 
 
@@ -240,6 +248,24 @@ def _over_budget(word: str | None) -> OverBudget | None:
             return known
     message = f"{HEADER_OVER_BUDGET} must be clamp or refuse, not {_shown(word)}"
     raise _OutOfBoundsError("invalid_value", message, HEADER_OVER_BUDGET)
+
+
+def _client_patience(timeouts: ClientTimeouts) -> ClientPatience:
+    """Our own header is a wish and must be readable; what an SDK says of itself is taken where it means something."""
+    total = None
+    if timeouts.own is not None:
+        total = _seconds(timeouts.own)
+        if total is None:
+            message = f"{HEADER_REQUEST_TIMEOUT} must be seconds above 0, up to {MAX_TIMEOUT_SECONDS:,}, not "
+            raise _OutOfBoundsError("invalid_value", message + _shown(timeouts.own), HEADER_REQUEST_TIMEOUT)
+    silences = [seconds for seconds in map(_seconds, timeouts.sdk) if seconds is not None]
+    return ClientPatience(total_seconds=total, silence_seconds=min(silences, default=None))
+
+
+def _seconds(text: str) -> float | None:
+    """A decimal number of seconds within bounds, else None."""
+    seconds = float(text) if _DECIMAL.fullmatch(text) else 0.0
+    return seconds if 0 < seconds <= MAX_TIMEOUT_SECONDS else None
 
 
 def _shown(value: Any) -> str:

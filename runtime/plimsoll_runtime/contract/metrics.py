@@ -1,7 +1,8 @@
 """Names, kinds, labels and help of every metric of the runtime, for whoever writes, scrapes or documents them.
 
 Owns names only and needs no metrics library. Invariants: labels have few values: `route` is the path (`other` for an
-unknown one), `outcome` and `state` the words below, `reason` a refusal code. No metric carries a prompt, key or user.
+unknown one), `outcome` and `state` the words below, `reason` a refusal code, `tenant` the first digits of a key's hash,
+for few tenants at a time. No metric carries a prompt, a key or a user's name.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Final, Literal
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 Outcome = Literal["completed", "length", "cancelled", "refused", "failed"]
-PageState = Literal["free", "used", "cached"]
 
 OTHER_ROUTE: Final = "other"
 
@@ -62,6 +62,44 @@ KV_PAGES: Final = Metric(
     "plimsoll_kv_pages", "gauge", "Pages of the key-value cache: free, used or cached.", ("state",)
 )
 
+PREEMPTIONS: Final = Metric(
+    "plimsoll_preemptions_total",
+    "counter",
+    "Sequences that gave up their slot: their pages stayed (pause), moved to host memory (swap), or were lost "
+    "(recompute).",
+    ("kind",),
+)
+SWAP_BYTES: Final = Metric(
+    "plimsoll_swap_bytes_total",
+    "counter",
+    "Keys and values of paused sequences moved between the cache and host memory: out of the cache, or in.",
+    ("direction",),
+)
+LEVEL_TOKENS: Final = Metric(
+    "plimsoll_level_tokens_total", "counter", "Tokens sampled on each level of the schedule, 0 the first.", ("level",)
+)
+OLDEST_WAIT_SECONDS: Final = Metric(
+    "plimsoll_oldest_wait_seconds", "gauge", "Longest present wait for a token on each level.", ("level",)
+)
+TENANT_SHARE: Final = Metric(
+    "plimsoll_tenant_share",
+    "gauge",
+    "Share of each tenant in the house in the weighted tokens served to them; the first digits of its key's hash.",
+    ("tenant",),
+)
+SLOWDOWN: Final = Metric(
+    "plimsoll_slowdown", "histogram", "Life of a complete request over the part of it that it had a slot; 1 is no wait."
+)
+DEADLINE_TRUNCATIONS: Final = Metric(
+    "plimsoll_deadline_truncations_total", "counter", "Answers that ended at their deadline."
+)
+REPETITIONS: Final = Metric(
+    "plimsoll_repetitions_total",
+    "counter",
+    "Answers seen to repeat themselves, by what became of them: demoted to the last level, or stopped.",
+    ("action",),
+)
+
 METRICS: Final[tuple[Metric, ...]] = (
     REQUESTS_RUNNING,
     REQUESTS_WAITING,
@@ -78,4 +116,12 @@ METRICS: Final[tuple[Metric, ...]] = (
     INTER_TOKEN_SECONDS,
     REQUEST_SECONDS,
     KV_PAGES,
+    PREEMPTIONS,
+    SWAP_BYTES,
+    LEVEL_TOKENS,
+    OLDEST_WAIT_SECONDS,
+    TENANT_SHARE,
+    SLOWDOWN,
+    DEADLINE_TRUNCATIONS,
+    REPETITIONS,
 )

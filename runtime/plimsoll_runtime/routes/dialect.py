@@ -65,6 +65,14 @@ def json_frame(value: Mapping[str, Any], event: str | None = None) -> Frame:
     return Frame(json.dumps(value, allow_nan=False, separators=(",", ":")), event)
 
 
+def finish_detail_body(detail: FinishDetail) -> dict[str, Any]:
+    """What ended an answer early, the same on every route: the kind of limit, and at which output token."""
+    body: dict[str, Any] = {"type": detail.type, "at": detail.at}
+    if detail.type == "repetition":
+        body |= {"period": detail.period, "copies": detail.copies}
+    return body
+
+
 class StreamWriter(Protocol):
     """Turns the events of one answer into frames; made anew for each stream, holds only what was already said."""
 

@@ -12,7 +12,12 @@ from typing import Any
 
 from starlette.responses import Response
 
-from plimsoll_runtime.contract.endpoints import HEADER_PROMPT_TOKENS, MESSAGES
+from plimsoll_runtime.contract.endpoints import (
+    HEADER_PROMPT_TOKENS,
+    HEADER_QUEUE_WAIT_ESTIMATE,
+    HEADER_SHOULD_RETRY,
+    MESSAGES,
+)
 from plimsoll_runtime.refusal import Refusal, RefusalCode
 
 
@@ -41,15 +46,19 @@ _ANSWERS: Mapping[RefusalCode, _Answer] = {
     "rate_limit_exceeded": _OVERLOADED,
     "queue_timeout": _OVERLOADED,
     "unavailable": _Answer(503, "server_error", 529, "overloaded_error"),
+    "deadline_exceeded": _Answer(504, "server_error", 504, "timeout_error"),
     "engine_failure": _Answer(500, "server_error", 500, "api_error"),
 }
 """Codes that are not here are a client's mistake in the body: 400."""
 
-RETRY_AFTER_SECONDS: Mapping[RefusalCode, int] = {"queue_timeout": 5, "unavailable": 5}
+RETRY_AFTER_SECONDS: Mapping[RefusalCode, int] = {"rate_limit_exceeded": 1, "queue_timeout": 5, "unavailable": 5}
 """When to come again, where the refusal itself does not know better."""
 
 _CODE_ON_THE_WIRE: Mapping[RefusalCode, str] = {"queue_timeout": "rate_limit_exceeded"}
 
+
+_NOT_AGAIN = frozenset({"deadline_exceeded"})
+"""The same request would take as long again, so the SDKs are told not to repeat it."""
 
 _UNREAD = frozenset({"request_too_large", "request_timeout"})
 """Their bodies were not read to the end, so the connection cannot be used again."""
@@ -68,6 +77,10 @@ def error_response(refusal: Refusal, path: str, request_id: str) -> Response:
         retry_after_seconds = RETRY_AFTER_SECONDS.get(refusal.code)
     if retry_after_seconds is not None:
         headers["retry-after"] = str(retry_after_seconds)
+    if refusal.wait_estimate_seconds is not None:
+        headers[HEADER_QUEUE_WAIT_ESTIMATE] = str(refusal.wait_estimate_seconds)
+    if refusal.code in _NOT_AGAIN:
+        headers[HEADER_SHOULD_RETRY] = "false"
     if refusal.allow is not None:
         headers["allow"] = refusal.allow
     if "prompt_tokens" in refusal.numbers:

@@ -7,6 +7,7 @@ name of any dialect.
 
 import json
 import uuid
+from dataclasses import replace
 from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,13 +18,15 @@ from plimsoll_runtime.contract.metrics import Outcome
 from plimsoll_runtime.events import AnswerEvent, Broken
 from plimsoll_runtime.generation import Generation
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import GenerationRequest
+from plimsoll_runtime.request import ClientTimeouts, GenerationRequest
 from plimsoll_runtime.routes.answer import AnswerFold, whole_answer
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Dialect, Frame
 from plimsoll_runtime.routes.errors import error_response, nobody_left, speaks_anthropic
 from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.routes.intake import read_body
 from plimsoll_runtime.routes.sse import ClientGoneError, EventStream, WhileClientStays
+
+SHORTEST_PING_SECONDS = 0.25
 
 
 class Memory(Protocol):
@@ -73,6 +76,7 @@ class GenerationHandler:
             lambda body: self._dialect.to_request(body, request.headers),
         )
         if isinstance(parsed, GenerationRequest):
+            parsed = replace(parsed, timeouts=_timeouts(request))
             self._front.meters.saw_unknown_fields(self._dialect.route, len(parsed.unknown_fields))
             if self._memory is not None:
                 return self._memory.resolve(parsed, request.scope["tenant"])
@@ -95,7 +99,7 @@ class GenerationHandler:
                 self._dialect.stream_writer(facts),
                 headers=headers,
                 ping=self._ping,
-                ping_seconds=self._front.ping_seconds,
+                ping_seconds=_ping_seconds(self._front.ping_seconds, generation.times.silence_seconds),
                 on_event=_Keeper(self, facts, tenant).add,
                 on_close=generation.close,
             )
@@ -171,6 +175,18 @@ class _Keeper:
         answer = None if self._fold is None else self._fold.add(event)
         if isinstance(answer, Answer):
             self._handler.keep(answer, self._facts, self._tenant)
+
+
+def _ping_seconds(usual: float, silence: float | None) -> float:
+    """Often enough for a client that hangs up after less silence than usual."""
+    return usual if silence is None else min(usual, max(silence / 2, SHORTEST_PING_SECONDS))
+
+
+def _timeouts(request: Request) -> ClientTimeouts:
+    said = (request.headers.get(name) for name in endpoints.SDK_TIMEOUT_HEADERS)
+    return ClientTimeouts(
+        own=request.headers.get(endpoints.HEADER_REQUEST_TIMEOUT), sdk=tuple(text for text in said if text is not None)
+    )
 
 
 def _json(body: dict[str, Any]) -> str:

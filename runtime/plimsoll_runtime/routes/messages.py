@@ -54,6 +54,7 @@ WIRE_NAMES: Final[Mapping[str, str]] = {
     "stop_token_ids": "stop_token_ids",
     "min_tokens": "min_tokens",
     "ignore_eos": "ignore_eos",
+    "repetition_stop": "repetition_stop",
 }
 
 ONLY_DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {

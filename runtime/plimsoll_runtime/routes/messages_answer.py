@@ -20,7 +20,7 @@ from plimsoll_runtime.events import (
     Usage,
 )
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame, json_frame
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame, finish_detail_body, json_frame
 from plimsoll_runtime.routes.errors import error_body
 
 
@@ -68,7 +68,7 @@ def _stop_reason(choice: ChoiceAnswer | ChoiceEnded) -> str:
 
 
 def _finish_detail(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
-    return {} if choice.detail is None else {"finish_detail": {"type": choice.detail.type}}
+    return {} if choice.detail is None else {"finish_detail": finish_detail_body(choice.detail)}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from pydantic import Field
 
 from plimsoll_runtime.events import ChoiceEnded, Usage
 from plimsoll_runtime.routes.body import WireModel, read, refuse
-from plimsoll_runtime.routes.dialect import AnswerFacts, ChoiceAnswer
+from plimsoll_runtime.routes.dialect import AnswerFacts, ChoiceAnswer, finish_detail_body
 
 _JUDGED = (
     "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty logit_bias seed "
-    "stop stop_token_ids min_tokens ignore_eos n logprobs"
+    "stop stop_token_ids min_tokens ignore_eos repetition_stop n logprobs"
 )
 JUDGED_NAMES: Final[Mapping[str, str]] = {name: name for name in _JUDGED.split()}
 """Wire name -> our name of the values that admission judges on both routes."""
@@ -105,7 +105,7 @@ def ending_fields(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
     if choice.matched_stop is not None:
         fields["matched_stop"] = choice.matched_stop
     if choice.detail is not None:
-        fields["finish_detail"] = {"type": choice.detail.type}
+        fields["finish_detail"] = finish_detail_body(choice.detail)
     return fields
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from plimsoll_runtime.events import FinishReason, TextLogprob, Usage
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, finish_detail_body
 from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -84,7 +84,7 @@ def _limit_fields(choice: ChoiceAnswer) -> dict[str, Any]:
     """`max_output_tokens` is the API's only word for a limit of size or time; `finish_detail` says which it was."""
     if choice.reason != "length":
         return {}
-    detail = {} if choice.detail is None else {"finish_detail": {"type": choice.detail.type}}
+    detail = {} if choice.detail is None else {"finish_detail": finish_detail_body(choice.detail)}
     return {"incomplete_details": {"reason": "max_output_tokens"}, **detail}
 
 

@@ -1,7 +1,8 @@
 """Server-sent events over ASGI: frames out, pings in silence, and a watch on the client.
 
-Owns the wire form of frames and the end of a stream. Invariants: a client that leaves stops the generation; a stream
-that broke says so in its dialect and then ends; nothing is sent before the first event exists.
+Owns the wire form of frames, of pings and of notices (comments, which every client skips), and the end of a stream.
+Invariants: a client that leaves stops the generation; a stream that broke says so in its dialect and then ends; nothing
+is sent before the first event exists.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from types import TracebackType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from plimsoll_runtime.events import AnswerEvent, Broken, Ended
+from plimsoll_runtime.events import AnswerEvent, Broken, Ended, Notice
 from plimsoll_runtime.routes.dialect import Frame, StreamWriter
 
 COMMENT_PING = b": ping\n\n"
@@ -71,7 +72,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        next_events: Callable[[], Awaitable[Sequence[AnswerEvent]]],
+        next_events: Callable[[], Awaitable[Sequence[AnswerEvent | Notice]]],
         writer: StreamWriter,
         *,
         headers: dict[str, str],
@@ -115,8 +116,10 @@ class EventStream(Response):
             return self._ping
         return b"".join(self._written(event) for event in events if not self._is_over)
 
-    def _written(self, event: AnswerEvent) -> bytes:
+    def _written(self, event: AnswerEvent | Notice) -> bytes:
         """The frames of one event. A writer that fails ends the stream with its dialect's error event."""
+        if isinstance(event, Notice):
+            return f": {event.word}\n\n".encode()
         self._is_over = isinstance(event, Ended | Broken)
         try:
             self._on_event(event)
