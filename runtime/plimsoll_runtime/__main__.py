@@ -103,12 +103,13 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
         meters=front.meters,
         clock=time.monotonic,
     )
-    engine = Engine(loaded.runner, loaded.settings, time.monotonic, loaded.host)
+    engine = Engine(loaded.runner, loaded.settings, time.monotonic)
     await unawaited_at_exit(lambda: warm_up(engine, service.admission))
     thread = EngineThread(engine, service.deliver, service.on_crash)
     service.attach(thread)
     thread.start()
     front.kv_capacity_tokens = loaded.plan.kv_capacity_tokens
+    front.kernels = loaded.kernels
     front.service = service
 
 
@@ -126,7 +127,7 @@ async def load_and_announce(front: Front, sock: socket.socket, load: Callable[[]
         f"{time.monotonic() - started:.1f} s: context {limits.context_length:,}, output default "
         f"{limits.max_output_default:,}, limit {hard_limit}, over budget {limits.over_budget}, slots "
         f"{front.config.running_slots}, KV {loaded.plan.kv_capacity_tokens:,} tokens, "
-        f"{torch.get_num_threads()} threads",
+        f"{torch.get_num_threads()} threads, kernels {' '.join(map(str, loaded.kernels.values()))}",
         file=sys.stderr,
         flush=True,
     )

@@ -7,7 +7,7 @@ no socket. Invariant: the plan is computed and refused before any weight is read
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,6 @@ from plimsoll_runtime.engine.capacity import (
     step_transient_bytes,
 )
 from plimsoll_runtime.engine.host_cores import usable_cores
-from plimsoll_runtime.engine.host_kv import HostKV, KVStore
 from plimsoll_runtime.engine.host_memory import available_bytes
 from plimsoll_runtime.engine.kv_cache import allocate_kv_cache, kv_bytes_per_token
 from plimsoll_runtime.engine.runner import ModelRunner, Runner
@@ -38,9 +37,9 @@ from plimsoll_runtime.engine.settings import (
     DEFAULT_STEP_TOKENS,
     LOGITS_ROWS,
     EngineSettings,
-    make_schedule,
     step_budget_tokens,
 )
+from plimsoll_runtime.kernels.native_library import choose_kernels
 from plimsoll_runtime.models.decoder import Progress, load_decoder
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
 from plimsoll_runtime.models.weights.errors import CheckpointError
@@ -50,7 +49,7 @@ from plimsoll_runtime.text.model_text import ModelText, load_from_folder, load_f
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """Everything a service is made of, before any thread runs."""
+    """Everything a service is made of, before any thread runs. `kernels` says what computes, and why."""
 
     text: ModelText
     facts: ServedModel
@@ -58,7 +57,7 @@ class LoadedModel:
     plan: CapacityPlan
     settings: EngineSettings
     runner: Runner
-    host: KVStore
+    kernels: Mapping[str, str | int]
 
 
 def served_name(config: RuntimeConfig) -> str:
@@ -80,11 +79,11 @@ def load_model(config: RuntimeConfig, progress: Progress) -> LoadedModel:
 def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     device, dtype = _device(config), _dtype(config)
     torch.set_num_threads(usable_cores())
+    kernels = choose_kernels(device, usable_cores())
     checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
     text = _load_text(checkpoint)
     plan = _plan(config, checkpoint, device, dtype)
-    limits = _limits(config, plan)
-    decoder = load_decoder(checkpoint, device, dtype, progress)
+    decoder = load_decoder(checkpoint, device, dtype, progress, kernels.native)
     architecture = checkpoint.architecture
     cache = allocate_kv_cache(
         num_layers=architecture.num_layers,
@@ -103,7 +102,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
             eos_token_ids=text.tokenizer.eos_token_ids | checkpoint.eos_token_ids,
             generation_defaults=checkpoint.generation_defaults,
         ),
-        limits=limits,
+        limits=_limits(config, plan),
         plan=plan,
         settings=EngineSettings(
             running_slots=config.running_slots,
@@ -112,12 +111,9 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
             num_tokens=text.num_usable_tokens,
             page_size=plan.page_size,
             prefix_caching=config.prefix_caching,
-            schedule=make_schedule(config, limits.max_output_default),
-            host_pages=plan.host_pages,
-            detects_runaways=config.runaway != "off",
         ),
         runner=ModelRunner(decoder, cache, plan.page_size, device),
-        host=HostKV(cache, plan.page_size),
+        kernels=kernels.facts(),
     )
 
 
@@ -158,7 +154,6 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
             head_dim=architecture.head_dim,
             element_bytes=dtype.itemsize,
         ),
-        host_bytes=None if device.type == "cpu" else available_bytes(torch.device("cpu")),
     )
     return plan_capacity(
         facts,
@@ -167,7 +162,6 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
         page_size=DEFAULT_PAGE_SIZE,
         context_length=config.context_length,
         kv_cache_tokens=config.kv_cache_tokens,
-        paused_kv_bytes=config.paused_kv,
     )
 
 

@@ -16,6 +16,7 @@ import torch
 
 from plimsoll_runtime.kernels.dispatch import make_matrix, stack_matrices
 from plimsoll_runtime.kernels.matrix import Matrix
+from plimsoll_runtime.kernels.native_library import NativeKernels
 from plimsoll_runtime.kernels.reference import dequantize, rms_norm, rotate
 from plimsoll_runtime.models.architecture import Architecture
 from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SpanView, attend_paged, plan_attention
@@ -136,9 +137,15 @@ class Decoder:
         return values if weight is None else self._normed(values, weight)
 
 
-def load_decoder(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress) -> Decoder:
+def load_decoder(
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
+    native: NativeKernels | None = None,
+) -> Decoder:
     """Reads every weight once into its final form. Raises CheckpointError for a tensor that cannot be read."""
-    loader = _Loader(checkpoint, device, dtype, progress)
+    loader = _Loader(checkpoint, device, dtype, progress, native)
     architecture = checkpoint.architecture
     rotations = _make_rotations(loader, architecture, device)
     layers = [loader.layer(index) for index in range(architecture.num_layers)]
@@ -166,19 +173,27 @@ def _make_rotations(loader: "_Loader", architecture: Architecture, device: torch
 class _Loader:
     """Turns roles into matrices and vectors, counting bytes for the progress."""
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        progress: Progress,
+        native: NativeKernels | None,
+    ) -> None:
         self._checkpoint = checkpoint
         self._device = device
         self._dtype = dtype
         self._progress = progress
+        self._native = native
         self._done_bytes = 0
 
     def matrix(self, *roles: str) -> Matrix:
         parts = [self._checkpoint.read(role) for role in roles]
         matrix = (
-            make_matrix(parts[0], self._device, self._dtype)
+            make_matrix(parts[0], self._device, self._dtype, self._native)
             if len(parts) == 1
-            else stack_matrices(parts, self._device, self._dtype)
+            else stack_matrices(parts, self._device, self._dtype, self._native)
         )
         self._count(sum(part.num_bytes for part in parts))
         return matrix

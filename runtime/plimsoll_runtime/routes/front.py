@@ -4,8 +4,8 @@ Owns the moment between "the process answers" and "the model answers": until `se
 model is 503. In: what __main__ composes. It holds no request.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.meters import Meters
@@ -23,7 +23,7 @@ LIVE_STEP_SECONDS = 180.0
 @dataclass(slots=True)
 class Front:
     """`wall_clock` gives seconds since the epoch for `created` fields; `ping_seconds` is the longest silence of a
-    stream. `kv_capacity_tokens` is known once the model is loaded."""
+    stream. `kv_capacity_tokens` and `kernels` are known once the model is loaded."""
 
     config: RuntimeConfig
     served_name: str
@@ -34,6 +34,7 @@ class Front:
     ping_seconds: float = PING_SECONDS
     service: Service | None = None
     kv_capacity_tokens: int = 0
+    kernels: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def system_fingerprint(self) -> str:

@@ -73,6 +73,7 @@ class Information:
                 "running_slots": self._front.config.running_slots,
                 "kv_capacity_tokens": self._front.kv_capacity_tokens,
                 "offload": {"mode": "none"},
+                "kernels": dict(self._front.kernels),
                 "load": {
                     "running": load.running,
                     "waiting": load.waiting,

@@ -1,0 +1,1 @@
+"""C++ sources of the native kernels, and how they are compiled."""
