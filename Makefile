@@ -18,7 +18,7 @@ export PIP_FIND_LINKS := $(strip $(PIP_FIND_LINKS) $(realpath ../shared/wheels))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help venv native demo serve test lint typecheck verify bench clean
+.PHONY: help venv native demo serve test lint typecheck verify bench bench-cpu clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ verify: $(INSTALLED) ## Check that generated pages are what the contract says
 
 bench: $(INSTALLED) ## Measure this machine against its yardsticks, as a table and as JSON in .artifacts/
 	$(BIN)/python benchmarks/run.py
+
+bench-cpu: $(INSTALLED) ## Compare with llama.cpp's own programs (LLAMA_CPP_BIN) and transformers; FLAGS="--only single --rounds 2"
+	$(BIN)/python benchmarks/cpu.py $(FLAGS)
 
 include e2e/cluster.mk
 

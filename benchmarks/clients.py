@@ -78,7 +78,7 @@ async def _ask_all(url: str, body: bytes, num_connections: int, num_requests: in
     ).encode() + body
     loop = asyncio.get_running_loop()
     connecting = (
-        loop.create_connection(lambda: _Asking(loop, request, num_requests), parts.hostname, parts.port)
+        loop.create_connection(lambda: _Asking(loop, request, num_requests), str(parts.hostname), int(parts.port or 80))
         for _ in range(num_connections)
     )
     askings = [asking for _, asking in await asyncio.gather(*connecting)]

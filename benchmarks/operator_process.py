@@ -98,7 +98,8 @@ def running_operator(installed: Installed, log: Path, resync_seconds: float) -> 
     words = [sys.executable, "-m", "plimsoll_runtime.contract.commands", *installed.flags]
     words += [f"--kubeconfig={installed.kubeconfig}", f"--resync-seconds={resync_seconds:g}"]
     words += [f"--metrics-port={ports[0]}", f"--health-port={ports[1]}"]
-    environment = {"PATH": os.environ["PATH"], "POD_NAME": NAME, "POD_NAMESPACE": NAMESPACE}
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    environment |= {"POD_NAME": NAME, "POD_NAMESPACE": NAMESPACE}
     with log.open("ab") as output, subprocess.Popen(words, stderr=output, env=environment) as process:
         running = OperatorProcess(process, *ports)
         try:

@@ -7,8 +7,6 @@ is read, never passed.
 
 import argparse
 import json
-import os
-import platform
 import random
 import signal
 import statistics
@@ -18,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import uvloop
 
 from clients import requests_per_second
@@ -26,6 +23,7 @@ from overhead_app import BODY, NUM_CONNECTIONS
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.model_source import parse_model_source, resolve_model_path
 from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
+from report import machine, say, write_result
 from server import OverheadServer, PlimsollServer, free_port
 from table import Figure, render_table
 from timing import Engine, decode_rate
@@ -59,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, package in absent.items():
         print(f"{name} was not measured: the Python package {package} is not installed")
     print("llama.cpp computes the 8 streams one after another: its Python interface has one stream")
-    _write(_result(figures, samples, options.rounds))
+    write_result(RESULT, _result(figures, samples, options.rounds))
     return 0
 
 
@@ -91,7 +89,7 @@ def _start_plimsoll() -> Engine:
 def _measure_engine(start: Callable[[], Engine], samples: Samples, round_number: int, rounds: int) -> None:
     engine = start()
     try:
-        _say(f"round {round_number + 1} of {rounds}: {engine.name}, ready after {engine.start_seconds:.1f} s")
+        say(f"round {round_number + 1} of {rounds}: {engine.name}, ready after {engine.start_seconds:.1f} s")
         draw = random.Random(round_number)
         engine.stream([_prompt(draw, PROMPT_TOKENS)], 4)  # the first answer pays for what is made lazily
         first = engine.stream([_prompt(draw, PROMPT_TOKENS)], 1)[0]
@@ -118,7 +116,7 @@ def _prompt(draw: random.Random, num_tokens: int) -> list[int]:
 
 def _measure_overhead(samples: Samples, round_number: int, rounds: int) -> None:
     for program, column in (("plimsoll", "plimsoll"), ("bare", "bare FastAPI")):
-        _say(f"round {round_number + 1} of {rounds}: one-token answers of {column} at {NUM_CONNECTIONS} connections")
+        say(f"round {round_number + 1} of {rounds}: one-token answers of {column} at {NUM_CONNECTIONS} connections")
         server = OverheadServer(program)
         try:
             rate = uvloop.run(
@@ -165,33 +163,12 @@ def _memory_goal_bytes() -> int:
 
 def _result(figures: Sequence[Figure], samples: Samples, rounds: int) -> dict[str, Any]:
     return {
-        "machine": {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        "machine": machine(),
         "model": MODEL,
         "rounds": rounds,
         "figures": [vars(figure) for figure in figures],
         "samples": samples,
     }
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _write(result: Mapping[str, Any]) -> None:
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(result))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

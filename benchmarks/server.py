@@ -1,7 +1,7 @@
 """Servers under measurement, each in a process of its own.
 
 Owns starting, waiting and stopping. `PlimsollServer` is the product as a user starts it; `OverheadServer` is one of the
-programs of overhead_app.py, which have no model.
+programs of overhead_app.py, which have no model; llama_programs.py has llama.cpp's.
 """
 
 import asyncio
@@ -23,23 +23,27 @@ READY_SECONDS = 300
 STOP_SECONDS = 60
 
 
-class PlimsollServer:
-    """`plimsoll serve` with this configuration, as an `Engine`."""
+class ServedEngine:
+    """A server in a process of its own that answers completions over HTTP, as an `Engine`."""
 
-    name = "plimsoll"
-
-    def __init__(self, config: RuntimeConfig) -> None:
-        self._model = str(config.served_model_name)
-        self._url = f"http://127.0.0.1:{config.port}"
+    def __init__(self, name: str, model: str, command: Sequence[str], url: str, ready_path: str) -> None:
+        """`model` is the name that requests carry; it is ready when `ready_path` answers 200."""
+        self.name = name
+        self._model = model
+        self._url = url
         start = time.perf_counter()
-        self._process = subprocess.Popen([sys.executable, "-m", "plimsoll_runtime", "serve", *render_flags(config)])
+        self._process = subprocess.Popen(command)
         try:
-            self._wait_until_ready()
+            self._wait_until_ready(f"{url}{ready_path}")
         except BaseException:
             self._process.kill()
             self._process.wait()
             raise
         self.start_seconds = time.perf_counter() - start
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
 
     def stream(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[StreamTiming]:
         return asyncio.run(stream_all(self._url, self._model, prompts, num_tokens))
@@ -55,12 +59,21 @@ class PlimsollServer:
             self._process.kill()
             self._process.wait()
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, url: str) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        while not _is_ready(f"{self._url}{READYZ}"):
+        while not _is_ready(url):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server was not ready; its exit code is {self._process.returncode}")
+                raise RuntimeError(f"{self.name} was not ready; its exit code is {self._process.returncode}")
             time.sleep(0.02)
+
+
+class PlimsollServer(ServedEngine):
+    """`plimsoll serve` with this configuration."""
+
+    def __init__(self, config: RuntimeConfig) -> None:
+        command = [sys.executable, "-m", "plimsoll_runtime", "serve", *render_flags(config)]
+        url = f"http://127.0.0.1:{config.port}"
+        super().__init__("plimsoll", str(config.served_model_name), command, url, READYZ)
 
 
 class OverheadServer:

@@ -3,6 +3,7 @@
 Owns the shapes that runs, servers and yardsticks share. Times are seconds since the prompts were sent.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,3 +44,17 @@ def peak_resident_bytes(process_id: int) -> int:
     with open(f"/proc/{process_id}/status", encoding="utf-8") as status:
         line = next(line for line in status if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
+
+
+def resident_bytes(process_id: int) -> int:
+    """What the process has resident now, mapped files included, whoever else has them mapped too."""
+    with open(f"/proc/{process_id}/smaps_rollup", encoding="utf-8") as rollup:
+        line = next(line for line in rollup if line.startswith("Rss:"))
+    return int(line.split()[1]) * 1024
+
+
+def main_thread_seconds(process_id: int) -> float:
+    """Processor time of the process's first thread so far; in our server that is the event loop's."""
+    with open(f"/proc/{process_id}/task/{process_id}/stat", encoding="utf-8") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from plimsoll_cluster import Cluster, open_cluster
+from plimsoll_cluster import Cluster, ClusterError, open_cluster, prerequisites
 from plimsoll_cluster.binaries import find_binaries
+from plimsoll_cluster.cluster import OUTSIDE_VARIABLE
 
 from live_site import SYSTEM, Site, new_site
 from release import IMAGES, install, is_installed
@@ -18,8 +19,8 @@ from release import IMAGES, install, is_installed
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """With both images and the operator in it, which works. An operator that is there already stays afterwards."""
-    if not os.environ.get("PLIMSOLL_E2E_KUBECONFIG") and (find_binaries() is None or os.geteuid() != 0):
-        pytest.skip("cluster: needs root and the programs that make cluster-binaries builds")
+    if not os.environ.get(OUTSIDE_VARIABLE):
+        skip_where_none_can_be_made()
     with open_cluster() as opened:
         if opened.state is not None:
             for image in IMAGES:
@@ -29,6 +30,16 @@ def cluster() -> Iterator[Cluster]:
         yield opened
         if not was_there:
             opened.helm("uninstall", "plimsoll", f"--namespace={SYSTEM}", "--wait")
+
+
+def skip_where_none_can_be_made() -> None:
+    """Says everything that the machine lacks."""
+    try:
+        prerequisites.check([*prerequisites.CONTROL_PLANE, *prerequisites.NODE, *prerequisites.IMAGES], as_root=True)
+    except ClusterError as error:
+        pytest.skip(f"cluster: {error}")
+    if find_binaries() is None:
+        pytest.skip("cluster: its programs are not built: run make cluster-binaries")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ DOCUMENTS = [
     "runtime/DESIGN.md",
     "charts/plimsoll/README.md",
     "e2e/cluster/README.md",
+    "docs/benchmarks/cpu.md",
     "docs/benchmarks/operator.md",
 ]
 MAKEFILES = ("Makefile", "e2e/cluster.mk")

@@ -8,6 +8,7 @@ KUBECONFIG is not read: a cluster is the one of the pod, or of --kubeconfig.
 import argparse
 import asyncio
 import logging
+import math
 import os
 import socket
 import time
@@ -33,6 +34,7 @@ from plimsoll_runtime.contract.last_words import give_up
 METRICS_PORT: Final = 8080
 HEALTH_PORT: Final = 8081
 PARALLEL_READS: Final = 16
+MIN_RESYNC_SECONDS: Final = 1.0
 API_PATIENCE: Final = 300.0
 LOGGER: Final = logging.getLogger("plimsoll.operator")
 
@@ -179,5 +181,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-level", choices=LEVELS, default="info")
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT)
     parser.add_argument("--health-port", type=int, default=HEALTH_PORT)
-    parser.add_argument("--resync-seconds", type=float, default=RESYNC_SECONDS, help="default: %(default)g")
+    parser.add_argument(
+        "--resync-seconds",
+        type=_seconds,
+        default=RESYNC_SECONDS,
+        metavar="SECONDS",
+        help="in which every server is looked at once (default: %(default)g)",
+    )
     return parser
+
+
+def _seconds(text: str) -> float:
+    """Raises ArgumentTypeError: a pause of 0 would ask the API server without end."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not MIN_RESYNC_SECONDS <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, {MIN_RESYNC_SECONDS:g} or more")
+    return seconds

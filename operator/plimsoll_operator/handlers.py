@@ -18,8 +18,16 @@ TellServer = Callable[[Key, str | None], None]
 """Told of a server and its resource version, None when it is gone."""
 TellChild = Callable[[Key], None]
 
-CHILDREN: Final = ("apps/v1/deployments", "v1/pods")
-"""What changes by itself. Other children change only when somebody changes them: a resync sees to that."""
+CHILDREN: Final = (
+    "apps/v1/deployments",
+    "v1/pods",
+    "v1/services",
+    "v1/serviceaccounts",
+    "v1/persistentvolumeclaims",
+    "networking.k8s.io/v1/networkpolicies",
+    "policy/v1/poddisruptionbudgets",
+)
+"""group/version/plural of what makes its server due when it changes or goes: what is deleted is back at once."""
 ERROR_DELAYS: Final = (1, 2, 5, 10, 30)
 
 

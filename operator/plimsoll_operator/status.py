@@ -119,8 +119,9 @@ def transitions(previous: Mapping[str, Any], current: Mapping[str, Any]) -> tupl
     for condition in current["conditions"]:
         old = before.get(condition["type"], {})
         same = (old.get("status"), old.get("reason")) == (condition["status"], condition["reason"])
-        if condition["type"] in TOLD and not same and condition["reason"] not in QUIET:
-            is_fault = condition["reason"] in FAULTS
+        is_fault = condition["reason"] in FAULTS
+        is_beginning = not old and not is_fault  # a new server has not changed
+        if condition["type"] in TOLD and not same and not is_beginning and condition["reason"] not in QUIET:
             events.append(StatusEvent("Warning" if is_fault else "Normal", condition["reason"], condition["message"]))
     events += _refusal_events(previous.get("refusals"), current.get("refusals"))
     return tuple(dict.fromkeys(events))
@@ -186,15 +187,19 @@ def _budget_consistent(facts: Facts) -> Verdict:
         message = "the replicas run the last accepted configuration, which this spec is not compared with"
         return Verdict("Unknown", names.REASON_CONFIGURATION_REJECTED, message)
     unsure = budgets_differ(facts) or budget_is_unread(facts)
-    return unsure or Verdict("True", names.REASON_CONSISTENT, f"{_replicas(facts)} grant what the spec declares")
+    return unsure or Verdict("True", names.REASON_CONSISTENT, _all_consistent(facts))
 
 
 def _all_ready(facts: Facts) -> str:
-    return f"{_replicas(facts)} serve this generation and grant what it declares"
+    if facts.num_wanted == 1:
+        return "the replica serves this generation and grants what it declares"
+    return f"all {facts.num_wanted} replicas serve this generation and grant what it declares"
 
 
-def _replicas(facts: Facts) -> str:
-    return "the replica" if facts.num_wanted == 1 else f"all {facts.num_wanted} replicas"
+def _all_consistent(facts: Facts) -> str:
+    if facts.num_wanted == 1:
+        return "the replica grants what the spec declares"
+    return f"all {facts.num_wanted} replicas grant what the spec declares"
 
 
 def _conditions(

@@ -103,7 +103,7 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
         meters=front.meters,
         clock=time.monotonic,
     )
-    engine = Engine(loaded.runner, loaded.settings, time.monotonic)
+    engine = Engine(loaded.runner, loaded.settings, time.monotonic, loaded.host)
     await unawaited_at_exit(lambda: warm_up(engine, service.admission))
     thread = EngineThread(engine, service.deliver, service.on_crash)
     service.attach(thread)

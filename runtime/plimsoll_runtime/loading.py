@@ -29,6 +29,7 @@ from plimsoll_runtime.engine.capacity import (
     step_transient_bytes,
 )
 from plimsoll_runtime.engine.host_cores import usable_cores
+from plimsoll_runtime.engine.host_kv import HostKV, KVStore
 from plimsoll_runtime.engine.host_memory import available_bytes
 from plimsoll_runtime.engine.kv_cache import allocate_kv_cache, kv_bytes_per_token
 from plimsoll_runtime.engine.runner import ModelRunner, Runner
@@ -37,6 +38,7 @@ from plimsoll_runtime.engine.settings import (
     DEFAULT_STEP_TOKENS,
     LOGITS_ROWS,
     EngineSettings,
+    make_schedule,
     step_budget_tokens,
 )
 from plimsoll_runtime.kernels.native_library import choose_kernels
@@ -57,6 +59,7 @@ class LoadedModel:
     plan: CapacityPlan
     settings: EngineSettings
     runner: Runner
+    host: KVStore
     kernels: Mapping[str, str | int]
 
 
@@ -83,6 +86,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
     text = _load_text(checkpoint)
     plan = _plan(config, checkpoint, device, dtype)
+    limits = _limits(config, plan)
     decoder = load_decoder(checkpoint, device, dtype, progress, kernels.native)
     architecture = checkpoint.architecture
     cache = allocate_kv_cache(
@@ -102,7 +106,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
             eos_token_ids=text.tokenizer.eos_token_ids | checkpoint.eos_token_ids,
             generation_defaults=checkpoint.generation_defaults,
         ),
-        limits=_limits(config, plan),
+        limits=limits,
         plan=plan,
         settings=EngineSettings(
             running_slots=config.running_slots,
@@ -111,8 +115,12 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
             num_tokens=text.num_usable_tokens,
             page_size=plan.page_size,
             prefix_caching=config.prefix_caching,
+            schedule=make_schedule(config, limits.max_output_default),
+            host_pages=plan.host_pages,
+            detects_runaways=config.runaway != "off",
         ),
         runner=ModelRunner(decoder, cache, plan.page_size, device),
+        host=HostKV(cache, plan.page_size),
         kernels=kernels.facts(),
     )
 
@@ -154,6 +162,7 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
             head_dim=architecture.head_dim,
             element_bytes=dtype.itemsize,
         ),
+        host_bytes=None if device.type == "cpu" else available_bytes(torch.device("cpu")),
     )
     return plan_capacity(
         facts,
@@ -162,6 +171,7 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
         page_size=DEFAULT_PAGE_SIZE,
         context_length=config.context_length,
         kv_cache_tokens=config.kv_cache_tokens,
+        paused_kv_bytes=config.paused_kv,
     )
 
 

@@ -25,12 +25,12 @@ from plimsoll_runtime.routes.app import build_app
 
 
 def main(options: dict[str, Any]) -> int:
-    """`options`: load_seconds, fails_to_load, step_seconds, crash_at_step, and fields of RuntimeConfig."""
+    """`options`: load_seconds, fails_to_load, step_seconds, crash_at_step, port, and fields of RuntimeConfig."""
     load_seconds = options.pop("load_seconds", 0.0)
     fails_to_load = options.pop("fails_to_load", False)
     step_seconds = options.pop("step_seconds", 0.0)
     crash_at_step = options.pop("crash_at_step", None)
-    config = RuntimeConfig(model="file:///scripted", served_model_name="scripted", port=0, **options)
+    config = RuntimeConfig(model="file:///scripted", served_model_name="scripted", **{"port": 0, **options})
     front = new_front(config)
     loaded, runner = scripted_model(config, always, page_size=64)
 
@@ -50,7 +50,7 @@ def main(options: dict[str, Any]) -> int:
         runner.num_steps = 0
         runner.before_step = before_step
 
-    sock = listen(config.host, 0)
+    sock = listen(config.host, config.port)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         return loop.run(run_server(build_app(front), front, sock, load, grace_seconds(config)))

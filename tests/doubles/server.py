@@ -24,7 +24,8 @@ from plimsoll_runtime.__main__ import new_front, start_service
 from plimsoll_runtime.admission.admit import ServedModel
 from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig
 from plimsoll_runtime.engine.capacity import CapacityPlan, MemoryFacts
-from plimsoll_runtime.engine.settings import EngineSettings
+from plimsoll_runtime.engine.host_kv import NoKV
+from plimsoll_runtime.engine.settings import EngineSettings, make_schedule
 from plimsoll_runtime.lifecycle import http_settings
 from plimsoll_runtime.loading import LoadedModel
 from plimsoll_runtime.routes.app import build_app
@@ -235,21 +236,23 @@ def scripted_model(
     tokens = config.running_slots * config.context_length if kv_cache_tokens is None else kv_cache_tokens
     num_pages = -(-tokens // page_size)
     default = config.max_output_default
+    limits = Limits(
+        context_length=config.context_length,
+        max_output_default=DEFAULT_MAX_OUTPUT_TOKENS if default is None else default,
+        max_output_limit=config.max_output_limit,
+        over_budget=config.over_budget,
+    )
     loaded = LoadedModel(
         text=ModelText(tokenizer, ChatTemplate(template, None, None)),
         facts=ServedModel(MODEL, vocabulary.size, tokenizer.eos_token_ids, dict(generation_defaults or {})),
-        limits=Limits(
-            context_length=config.context_length,
-            max_output_default=DEFAULT_MAX_OUTPUT_TOKENS if default is None else default,
-            max_output_limit=config.max_output_limit,
-            over_budget=config.over_budget,
-        ),
+        limits=limits,
         plan=CapacityPlan(
             context_length=config.context_length,
             kv_capacity_tokens=tokens,
             num_pages=num_pages,
             page_size=page_size,
             kv_bytes=0,
+            host_pages=0,
             facts=MemoryFacts(0, 0, 0, 1),
         ),
         settings=EngineSettings(
@@ -260,8 +263,11 @@ def scripted_model(
             page_size=page_size,
             step_tokens=16,
             prefix_caching=config.prefix_caching,
+            schedule=make_schedule(config, limits.max_output_default),
+            detects_runaways=config.runaway != "off",
         ),
         runner=runner,
+        host=NoKV(),
         kernels={"name": "scripted"},
     )
     return loaded, runner

@@ -42,3 +42,16 @@ def test_root_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(ClusterError, match="root is needed"):
         prerequisites.check([], as_root=True)
+
+
+@pytest.mark.parametrize(
+    ("effective", "absent"),
+    [
+        ("000001ffffffffff", []),
+        ("00000000a80425fb", ["CAP_NET_ADMIN", "CAP_SYS_ADMIN"]),
+        ("00000000a80435fb", ["CAP_SYS_ADMIN"]),
+    ],
+)
+def test_root_of_a_container_needs_its_rights(effective: str, absent: list[str]) -> None:
+    said = " ".join(prerequisites.rights_missing(0, f"Name:\tpython\nCapEff:\t{effective}\n"))
+    assert [name for name in ("CAP_NET_ADMIN", "CAP_SYS_ADMIN") if name in said] == absent

@@ -92,15 +92,6 @@ def test_unknown_ids_are_ignored(choice: int | None) -> None:
     assert not run.engine.has_work()
 
 
-def test_an_abort_that_overtakes_its_submit_counts() -> None:
-    run = EngineRun()
-    run.engine.abort("r")
-    run.engine.submit(admitted("r", [1]))
-    run.engine.submit(admitted("other", [1], max_output_tokens=1))
-    assert not any(event.request_id == "r" for event in run.finish())
-    assert run.ends("other") == [(0, "length", "request")]
-
-
 def test_after_an_abort_not_even_a_failure_is_said() -> None:
     run = EngineRun()
     run.engine.submit(admitted("r", [999]))

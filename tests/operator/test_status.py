@@ -18,7 +18,7 @@ from doubles.operator_objects import (
 )
 from plimsoll_operator import names
 from plimsoll_operator.desired import desired
-from plimsoll_operator.observed import ApplyFault, BudgetReading, ObjectRef, Observed, RequestCounts
+from plimsoll_operator.observed import ApplyFault, BudgetReading, ObjectRef, Observed, RequestCounts, ref_of
 from plimsoll_operator.plan import plan
 from plimsoll_operator.spec import InferenceServer, config_hash
 from plimsoll_operator.status import invalid_status, status, transitions
@@ -374,6 +374,30 @@ def test_one_event_for_each_transition_and_none_for_a_loop() -> None:
     assert [(event.type, event.reason) for event in said] == [("Warning", "BudgetDrift")]
     assert transitions(drifted, drifted) == ()
     assert [(event.type, event.reason) for event in transitions(drifted, healthy)] == [("Normal", "Ready")]
+
+
+def test_the_first_status_of_a_server_tells_only_of_faults() -> None:
+    """Before, each new server began with an event that it is being updated."""
+    cluster = ApiServer()
+    cluster.reconcile(SERVER)
+    first = status_of(SERVER, cluster.observed())
+    assert condition(first)[1] == "Updating"
+    assert transitions({}, first) == ()
+    _, observed = settled(SERVER)
+    healthy = status_of(SERVER, observed)
+    assert [event.reason for event in transitions(healthy, first)] == ["Updating"]
+    refused = cluster.observed(apply_faults=(ApplyFault(ref_of(cluster.observed().children[0]), "quota"),))
+    assert [event.type for event in transitions({}, status_of(SERVER, refused))] == ["Warning"]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_sentences_agree_with_the_number_of_replicas(replicas: int) -> None:
+    many = server({**DECLARED, "replicas": replicas})
+    _, observed = settled(many, a=reading(), b=reading())
+    content = status_of(many, observed)
+    one = replicas == 1
+    assert condition(content)[2].startswith("the replica serves" if one else "all 2 replicas serve this")
+    assert condition(content, "BudgetConsistent")[2].startswith("the replica grants" if one else "all 2 replicas grant")
 
 
 @pytest.mark.parametrize("seen", [param.values[0] for param in TROUBLES], ids=[str(param.id) for param in TROUBLES])

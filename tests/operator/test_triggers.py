@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from plimsoll_operator.desired import CHILD_KINDS
 from plimsoll_operator.handlers import new_registry, new_settings
 from plimsoll_operator.health import health_server
 from plimsoll_operator.watch_check import WatchCheck
@@ -120,7 +121,8 @@ def test_the_watches_bring_nothing_that_writes() -> None:
     registry = new_registry(lambda key, version: None, lambda key: None, Path("kubeconfig"))
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
-    assert len(registry._watching.get_all_handlers()) == 3
+    watched = {str(handler.selector) for handler in registry._watching.get_all_handlers()}
+    assert len(watched) == 1 + len(CHILD_KINDS) + 1  # servers, children, pods
     settings = new_settings()
     assert settings.posting.enabled is False
     assert settings.watching.inactivity_timeout == 70

@@ -25,6 +25,8 @@ from plimsoll_operator.crd import crd
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 OPERATOR = (sys.executable, "-m", "plimsoll_runtime.contract.commands", "operator")
+SMALL_ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+"""Without a KUBECONFIG, which must not be read."""
 CHILDREN = {"ServiceAccount/tiny", "NetworkPolicy/tiny", "Service/tiny", "Deployment/tiny"}
 
 
@@ -68,7 +70,7 @@ def operator(cluster: Cluster, folder: Path, *flags: str, name: str = "one") -> 
     log = folder / f"{name}.log"
     words = [*OPERATOR, "--default-image=example/runtime:1", f"--kubeconfig={cluster.kubeconfig}"]
     words += [f"--metrics-port={ports[0]}", f"--health-port={ports[1]}", *flags]
-    environment = {"PATH": os.environ["PATH"], "POD_NAME": name, "POD_NAMESPACE": "default"}
+    environment = {**SMALL_ENVIRONMENT, "POD_NAME": name, "POD_NAMESPACE": "default"}
     with log.open("wb") as output, subprocess.Popen(words, stderr=output, env=environment) as process:
         running = Operator(process, *ports, log)
         try:
@@ -123,6 +125,25 @@ def test_what_users_and_time_do_is_followed_and_then_all_is_quiet(site: Site, tm
     assert running.process.returncode == 0
 
 
+def test_what_is_taken_away_by_hand_is_back_without_a_resync(site: Site, tmp_path: Path) -> None:
+    """Before, a deleted Service came back with the next resync: a minute without an address."""
+    with operator(site.running, tmp_path, f"--namespace={site.namespace}", "--resync-seconds=3600"):
+        site.user_applies(replicas=2)
+        wait(lambda: site.children().keys() == CHILDREN | {"PodDisruptionBudget/tiny"})
+        for child in site.children().values():
+            kind, uid = child["kind"], child["metadata"]["uid"]
+            site.kubectl("delete", kind, "tiny")
+            wait(lambda kind=kind, uid=uid: uid_of(site, f"{kind}/tiny") not in ("", uid))  # type: ignore[misc]
+        site.kubectl("label", "networkpolicy/tiny", f"{names.LABEL_SERVER}-", "--overwrite")
+        wait(lambda: names.LABEL_SERVER in site.get("NetworkPolicy")["metadata"]["labels"])
+
+
+def uid_of(site: Site, child: str) -> str:
+    """Empty where there is none."""
+    found = site.children().get(child)
+    return "" if found is None else str(found["metadata"]["uid"])
+
+
 def test_a_restart_changes_nothing(site: Site, tmp_path: Path) -> None:
     """B109. A second process, killed in between, finds everything as it is wanted."""
     with operator(site.running, tmp_path, f"--namespace={site.namespace}") as first:
@@ -171,6 +192,8 @@ def test_of_two_operators_one_works_and_the_other_follows_when_it_is_killed(site
     ("flags", "code", "words"),
     [
         (["--kubeconfig=/nowhere"], 1, "no cluster"),
+        (["--resync-seconds=0"], 2, "'0' is not a number of seconds, 1 or more"),
+        (["--resync-seconds=nan"], 2, "'nan' is not a number of seconds"),
         (["--namspace=a"], 2, "unrecognized arguments: --namspace=a"),
         ([], 1, "no cluster"),
     ],
@@ -181,7 +204,7 @@ def test_what_cannot_work_ends_with_a_sentence(flags: list[str], code: int, word
         capture_output=True,
         text=True,
         check=False,
-        env={"PATH": os.environ["PATH"]},
+        env=SMALL_ENVIRONMENT,
     )
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from plimsoll_cluster.commands import ClusterError, clean_environment, progress, run
 
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+"""Name -> bit, of what networks and mounts need."""
 CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
 
@@ -63,11 +65,20 @@ def check(
 ) -> None:
     """Raises ClusterError with one line for each thing that is missing."""
     complaints = [_sentence(item) for item in wanted if find(item.program) is None]
-    if as_root and os.geteuid() != 0:
-        complaints.append("root is needed for the cluster's network, containerd and the kubelet: run it with sudo")
+    if as_root:
+        complaints += rights_missing(os.geteuid(), Path("/proc/self/status").read_text())
     if complaints:
         advice = "on Debian `make cluster-packages` installs the packages"
         raise ClusterError("\n  - ".join(["this machine lacks:", *complaints, advice]))
+
+
+def rights_missing(user: int, status: str) -> list[str]:
+    """Sentences. `status`: the text of /proc/self/status, since root in a container may have little to say."""
+    if user != 0:
+        return ["root is needed for the cluster's network, containerd and the kubelet: run it with sudo"]
+    effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
+    absent = [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
+    return [f"root has no {' and no '.join(absent)} here: a container has to be privileged"] if absent else []
 
 
 def install(wanted: Iterable[Prerequisite]) -> None:

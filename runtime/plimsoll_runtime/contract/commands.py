@@ -43,6 +43,9 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "budget": Command(
             "plimsoll_runtime.ask_budget:main", "ask a running server what it would grant a request, and why", "runtime"
         ),
+        "bulk": Command(
+            "plimsoll_runtime.bulk.command:main", "send a file of requests, and write every answer once", "bulk"
+        ),
         "plan": Command(
             "plimsoll_operator.plan_command:main", "print the objects that the operator would apply", "operator"
         ),

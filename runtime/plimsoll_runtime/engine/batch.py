@@ -5,6 +5,7 @@ batch, and the pages of the chunk are in its table before the batch is run.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from plimsoll_runtime.engine.sequence import Sequence
 
@@ -35,10 +36,21 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Keys and values of `sequence` leave `pages` for host memory, or come back into them."""
+
+    sequence: Sequence
+    direction: Literal["out", "in"]
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """The chunks of one step, decoding sequences first."""
+    """The chunks of one step, decoding sequences first. `moves` are made before it, in order: the pages that one move
+    leaves may be written by the next, or by the step."""
 
     chunks: tuple[Chunk, ...]
+    moves: tuple[Move, ...] = ()
 
     @property
     def num_tokens(self) -> int:

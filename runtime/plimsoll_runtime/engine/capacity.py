@@ -1,12 +1,13 @@
 """The memory plan: what fits, computed in integers before any weight is read.
 
-Owns the effective context length and the size of the KV pool (section 3, point 10 of the design). In: bytes and tokens
-as they were measured and configured. Out: a `CapacityPlan`, or a `CapacityError` with one sentence that writes the sum
-out and names the setting. It knows no tensors. Invariants: weights + KV + transients <= available; the pool holds at
+Owns the effective context length, the size of the KV pool, and the host memory of paused sequences (section 3, point
+10 of the design). In: bytes and tokens as they were measured and configured. Out: a `CapacityPlan`, or a
+`CapacityError` with one sentence that writes the sum out and names the setting. It knows no tensors. Invariants:
+weights + KV + transients <= available, and on a CPU what paused sequences may take is in that sum; the pool holds at
 least one context; a configured context is served as configured or not at all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plimsoll_runtime.contract.config import field_names
 
@@ -26,17 +27,22 @@ class MemoryFacts:
     weight_bytes: int
     transient_bytes: int
     kv_bytes_per_token: int
+    host_bytes: int | None = None
+    """Available to paused sequences besides. None: the host's memory is the device's, and all have to share it."""
+    paused_bytes: int = 0
+    """What was configured for paused sequences, where all share one memory."""
 
     @property
     def kv_room_bytes(self) -> int:
         """What is left for the cache; below zero when not even the weights fit."""
-        return self.available_bytes - self.weight_bytes - self.transient_bytes
+        return self.available_bytes - self.weight_bytes - self.transient_bytes - self.paused_bytes
 
     def sum_in_words(self) -> str:
         """The sum as a sentence's subordinate part."""
+        paused = f", paused_kv takes {self.paused_bytes:,}" if self.paused_bytes else ""
         return (
             f"of {self.available_bytes:,} bytes available, weights take {self.weight_bytes:,} and one step takes "
-            f"{self.transient_bytes:,}, which leaves {max(self.kv_room_bytes, 0):,} for keys and values"
+            f"{self.transient_bytes:,}{paused}, which leaves {max(self.kv_room_bytes, 0):,} for keys and values"
         )
 
 
@@ -49,12 +55,19 @@ class CapacityPlan:
     num_pages: int
     page_size: int
     kv_bytes: int
+    host_pages: int
     facts: MemoryFacts
 
     @property
+    def host_kv_bytes(self) -> int:
+        """What paused sequences may take of the host's memory: it is used as they come, not taken at the start."""
+        return self.host_pages * self.page_size * self.facts.kv_bytes_per_token
+
+    @property
     def total_bytes(self) -> int:
-        """Weights, cache and transients."""
-        return self.facts.weight_bytes + self.kv_bytes + self.facts.transient_bytes
+        """Weights, cache and transients, and what paused sequences take of the same memory."""
+        paused = self.host_kv_bytes if self.facts.host_bytes is None else 0
+        return self.facts.weight_bytes + self.kv_bytes + self.facts.transient_bytes + paused
 
 
 def plan_capacity(
@@ -65,12 +78,20 @@ def plan_capacity(
     page_size: int,
     context_length: int | None,
     kv_cache_tokens: int | None,
+    paused_kv_bytes: int | None = None,
 ) -> CapacityPlan:
-    """Resolve the context length and the pool. None means "not configured". Raises CapacityError."""
+    """Resolve the context length, the pool and the host's pages. None means "not configured". Raises CapacityError.
+
+    Paused sequences get what was configured for them before the pool is sized. Not configured, they get what the
+    pool leaves: half of that, and no more than the pool is.
+    """
     page_bytes = facts.kv_bytes_per_token * page_size
-    most_pages = max(facts.kv_room_bytes, 0) // page_bytes
     _check_window(context_length, model_window)
-    _check_weights(facts, most_pages * page_size)
+    _check_weights(facts, max(facts.kv_room_bytes, 0) // page_bytes * page_size)
+    _check_paused_kv(facts, paused_kv_bytes, page_bytes)
+    if paused_kv_bytes is not None and facts.host_bytes is None:
+        facts = replace(facts, paused_bytes=paused_kv_bytes)
+    most_pages = facts.kv_room_bytes // page_bytes
     _check_kv_cache_tokens(facts, kv_cache_tokens, most_pages, page_size)
     held_tokens = kv_cache_tokens if kv_cache_tokens is not None else most_pages * page_size
     context = context_length if context_length is not None else min(model_window, held_tokens)
@@ -85,6 +106,7 @@ def plan_capacity(
         num_pages=num_pages,
         page_size=page_size,
         kv_bytes=num_pages * page_bytes,
+        host_pages=_host_pages(facts, paused_kv_bytes, num_pages, page_bytes),
         facts=facts,
     )
 
@@ -111,6 +133,24 @@ def step_transient_bytes(
 
 def _pages(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size)
+
+
+def _host_pages(facts: MemoryFacts, paused_kv_bytes: int | None, num_pages: int, page_bytes: int) -> int:
+    if paused_kv_bytes is not None:
+        return paused_kv_bytes // page_bytes
+    left_bytes = facts.kv_room_bytes - num_pages * page_bytes if facts.host_bytes is None else facts.host_bytes
+    return min(left_bytes // 2 // page_bytes, num_pages)
+
+
+def _check_paused_kv(facts: MemoryFacts, paused_kv_bytes: int | None, page_bytes: int) -> None:
+    """One page must remain for the cache: what is missing beyond that is refused as such."""
+    room = facts.kv_room_bytes - page_bytes if facts.host_bytes is None else facts.host_bytes
+    if paused_kv_bytes is not None and paused_kv_bytes > max(room, 0):
+        rest = facts.sum_in_words() if facts.host_bytes is None else f"the host has {facts.host_bytes:,} available"
+        raise CapacityError(
+            f"paused_kv {paused_kv_bytes:,} bytes exceeds what there is: {rest}: lower {field_names('paused_kv')} "
+            "or raise the memory limit (spec.resources.limits.memory)"
+        )
 
 
 def _check_window(context_length: int | None, model_window: int) -> None:

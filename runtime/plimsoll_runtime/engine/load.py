@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from plimsoll_runtime.contract.endpoints import Route
+from plimsoll_runtime.engine.host_kv import KVStore
 from plimsoll_runtime.engine.scheduler import Scheduler
-from plimsoll_runtime.engine.sequence import RequestProgress
+from plimsoll_runtime.engine.sequence import RequestProgress, Sequence
+
+SMOOTHED_STEPS = 32
+"""Speeds are averages that forget: a step counts for a third after so many more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +80,85 @@ class EngineLoad:
     tenant_tokens: tuple[tuple[str, float], ...] = ()
 
 
-def measure_load(requests: Iterable[RequestProgress], scheduler: Scheduler, now: float, num_steps: int) -> EngineLoad:
-    """The load at time `now`. Nothing pauses a sequence, so `paused` is 0."""
-    running = 0
-    waiting_since: list[float] = []
-    for progress in requests:
-        if any(sequence.state == "running" for sequence in progress.sequences):
-            running += 1
-        else:
-            waiting_since.append(progress.arrival)
+class Meter:
+    """What the engine counts itself, and how fast it is of late."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.deadline_truncations = 0
+        self.demotions = 0
+        self.repetition_stops = 0
+        self.tokens_per_second = 0.0
+        self.seconds_per_step = 0.0
+        self._last_step_at: float | None = None
+
+    def step_done(self, now: float, sampled_tokens: int, stays_busy: bool) -> None:
+        """A step ended at `now`. Only steps that follow each other are timed: idle time is not slowness."""
+        self.steps += 1
+        if self._last_step_at is not None and now > self._last_step_at:
+            seconds = now - self._last_step_at
+            self.seconds_per_step = _smoothed(self.seconds_per_step, seconds)
+            self.tokens_per_second = _smoothed(self.tokens_per_second, sampled_tokens / seconds)
+        self._last_step_at = now if stays_busy else None
+
+
+def _smoothed(old: float, new: float) -> float:
+    return new if old == 0 else old + (new - old) / SMOOTHED_STEPS
+
+
+def measure_load(
+    requests: Iterable[RequestProgress], scheduler: Scheduler, host: KVStore, meter: Meter, now: float
+) -> EngineLoad:
+    """The load at time `now`."""
+    present = list(requests)
+    stopped = [progress for progress in present if not progress.is_running]
+    num_paused = sum(progress.started for progress in stopped)
+    residency = scheduler.residency
     return EngineLoad(
-        running=running,
-        waiting=len(waiting_since),
-        paused=0,
-        oldest_wait_seconds=now - min(waiting_since, default=now),
-        pages_free=scheduler.allocator.num_free,
-        pages_used=scheduler.allocator.num_used,
-        pages_cached=scheduler.allocator.num_idle,
-        counts=Counts(steps=num_steps, recomputes=scheduler.preemptions),
+        running=len(present) - len(stopped),
+        waiting=len(stopped) - num_paused,
+        paused=num_paused,
+        oldest_wait_seconds=now - min((progress.waiting_since for progress in stopped), default=now),
+        pages_free=residency.allocator.num_free,
+        pages_used=residency.allocator.num_used,
+        pages_cached=residency.allocator.num_idle,
+        counts=Counts(
+            steps=meter.steps,
+            pauses=scheduler.num_pauses,
+            swaps=residency.num_swaps,
+            recomputes=residency.num_recomputes,
+            swapped_out_bytes=host.bytes_out,
+            swapped_in_bytes=host.bytes_in,
+            deadline_truncations=meter.deadline_truncations,
+            demotions=meter.demotions,
+            repetition_stops=meter.repetition_stops,
+        ),
+        tokens_per_second=meter.tokens_per_second,
+        seconds_per_step=meter.seconds_per_step,
+        sequences=tuple(_sequence_load(sequence) for progress in present for sequence in progress.sequences),
+        levels=_levels(scheduler, now),
+        tenant_tokens=tuple(scheduler.fairness.tenants()),
     )
+
+
+def _sequence_load(sequence: Sequence) -> SequenceLoad:
+    state = sequence.state
+    if state == "waiting" and sequence.has_started:
+        state = "paused"
+    assert state != "finished", "sequences that have ended are not in the house"
+    return SequenceLoad(
+        state=state,
+        route=sequence.request.route,
+        tenant=sequence.request.tenant,
+        level=sequence.level,
+        output_tokens=sequence.output_tokens,
+        max_output_tokens=sequence.prompt.budget.max_output_tokens,
+    )
+
+
+def _levels(scheduler: Scheduler, now: float) -> tuple[LevelLoad, ...]:
+    tokens = scheduler.fairness.level_tokens
+    since = [now] * len(tokens)
+    for sequence in scheduler.waiting():
+        since[sequence.level] = min(since[sequence.level], sequence.waiting_since)
+    return tuple(LevelLoad(now - oldest, count) for oldest, count in zip(since, tokens, strict=True))

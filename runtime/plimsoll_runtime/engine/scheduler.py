@@ -1,25 +1,47 @@
-"""Which sequences compute what in the next step, and who holds which pages.
+"""Which sequences compute what in the next step: slots that a runaway cannot hold.
 
-Owns the queue, the running slots, the page tables and preemption. In: sequences in order of arrival, and what a step
-computed. Out: a `Batch`. It knows no logits, no clock and no events.
+The idea in one paragraph: a sequence runs, first come first served, until it has written as many tokens as a request
+gets that names no limit. That is what was declared as normal, and nobody has to guess lengths. Beyond that it is
+background: it goes on in any slot that nobody else wants, keeps a guaranteed share when others do, and gives its slot
+up between two tokens, with its keys and values kept. So one answer of 32,767 tokens delays a short one by a step, not
+by nine minutes, and still ends; and while nobody writes beyond the default, the order is exactly that of arrival.
 
-The rule (vLLM v1's): decoding sequences first, one token each; then prefill chunks, oldest first, up to the step's
-tokens; then new sequences in order of arrival, while slots and pages last and nobody was preempted in this step.
+Three files, to be read in this order:
 
-Invariants:
-- Every running sequence arrived before every waiting one, so the youngest running one is the last of `running`, and
-  preempting it puts it at the head of the queue.
-- Pages are leased as tokens need them. On shortage idle cached pages go first, then the youngest running sequence. The
-  oldest is preempted by nobody, and the pool holds a whole context: so it always reaches its grant, and then the next
-  one is the oldest. No admitted sequence starves.
+1. `fairness.py` decides whose turn it is: tenants, then levels, then arrival. All bounds stand there.
+2. `residency.py` decides who has pages, who moves to host memory, and who loses its numbers.
+3. This file brings both together once per step, and deals out the step's tokens.
+
+Owns the slots. In: sequences in order of arrival, the time, and what a step computed. Out: a `Batch`. Pure Python: no
+torch, no asyncio, no clock of its own; the same calls give the same schedule. It runs without an engine, for example
+under a virtual clock:
+
+    scheduler = Scheduler(settings)
+    scheduler.enqueue(split_request(request, settings), now)
+    batch = scheduler.plan(now)                             # empty when nobody is here
+    scheduler.commit(batch)                                 # the step is computed
+    for chunk in batch.chunks:                              # at its new time:
+        if chunk.samples:
+            chunk.sequence.append(token_id)
+            if chunk.sequence.remaining_tokens == 0:
+                scheduler.finish(chunk.sequence, now)
+
+The step (vLLM v1's rule): sequences that decode first, one token each; then chunks of prompts, oldest first, up to the
+step's tokens. Slots change before that, at token borders only: the next `Pick` is carried out if the pages for it can
+be had, until there is none. A start that lacks pages or tokens of the step holds up all later starts, so that big
+requests are not overtaken for ever; who is paused on its pages goes on meanwhile.
+
+Invariants: no more run than there are slots; no slot is free while somebody could use it; somebody always runs while
+somebody is here, and each step brings a sequence forward that then keeps what it computed, or was the last resort of
+`residency.py`: so every sequence ends.
 """
 
-from collections import deque
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 
 from plimsoll_runtime.engine.batch import Batch, Chunk, make_chunk
-from plimsoll_runtime.engine.page_allocator import PageAllocator
-from plimsoll_runtime.engine.prefix_cache import PrefixCache
+from plimsoll_runtime.engine.fairness import Fairness, Pick
+from plimsoll_runtime.engine.residency import Residency
 from plimsoll_runtime.engine.sequence import Sequence
 from plimsoll_runtime.engine.settings import EngineSettings
 
@@ -41,157 +63,172 @@ class _StepPlan:
 
 
 class Scheduler:
-    """Plain first come, first served. Not safe across threads: the engine's thread owns it."""
+    """Not safe across threads: the engine's thread owns it."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self.allocator = PageAllocator(settings.num_pages)
-        self.cache = PrefixCache(self.allocator)
-        self.waiting: deque[Sequence] = deque()
+        self._fairness = Fairness(settings.schedule)
+        self._residency = Residency(settings)
+        self._num_arrived = 0
         self.running: list[Sequence] = []
-        self.preemptions = 0
+        self.num_pauses = 0
 
-    def enqueue(self, sequences: Iterable[Sequence]) -> None:
+    @property
+    def fairness(self) -> Fairness:
+        """For reading: lines and counters."""
+        return self._fairness
+
+    @property
+    def residency(self) -> Residency:
+        """For reading: pages and counts."""
+        return self._residency
+
+    def enqueue(self, sequences: Iterable[Sequence], now: float) -> None:
         """Sequences that arrived after all others."""
-        self.waiting.extend(sequences)
+        for sequence in sequences:
+            sequence.arrival_index = self._num_arrived
+            sequence.waiting_since = now
+            self._num_arrived += 1
+            self._fairness.arrive(sequence)
 
-    def plan(self) -> Batch:
-        """The next step's chunks. Gives slots and pages, takes them from the youngest where they are short."""
+    def plan(self, now: float) -> Batch:
+        """The next step's chunks. Changes slots and pages; what has to be moved for that is in the batch."""
+        self._fairness.settle(self.running)
+        self._give_slots(now)
         plan = _StepPlan(self._settings.step_budget_tokens)
-        preemptions_before = self.preemptions
-        decoding = [sequence for sequence in self.running if sequence.pending_tokens == 1]
-        prefilling = [sequence for sequence in self.running if sequence.pending_tokens > 1]
+        by_age = sorted(self.running, key=lambda sequence: sequence.arrival_index)
+        decoding = [sequence for sequence in by_age if sequence.pending_tokens == 1]
+        prefilling = [sequence for sequence in by_age if sequence.pending_tokens > 1]
         for sequence in decoding + prefilling:
-            self._extend(sequence, plan)
-        if self.preemptions == preemptions_before:
-            self._admit(plan)
-        return Batch(tuple(plan.chunks.values()))
+            self._extend(sequence, plan, now)
+        return Batch(tuple(plan.chunks.values()), self._residency.take_moves())
 
     def commit(self, batch: Batch) -> None:
         """The step computed the batch: count its tokens, and keep the pages that became full."""
         for chunk in batch.chunks:
-            chunk.sequence.computed_tokens = chunk.end_position
-            if chunk.end_position >= chunk.sequence.prompt_tokens:
-                chunk.sequence.progress.prefilled = True
-            self._register_full_pages(chunk.sequence)
+            sequence = chunk.sequence
+            fresh = min(chunk.end_position, sequence.prompt_tokens) - max(chunk.first_position, sequence.charged_tokens)
+            cached = chunk.first_position if sequence.charged_tokens == 0 else 0
+            self._fairness.charge(sequence, max(0, fresh), cached, int(chunk.samples))
+            sequence.charged_tokens = max(sequence.charged_tokens, chunk.end_position)
+            sequence.served_since_eviction += int(chunk.samples)
+            sequence.computed_tokens = chunk.end_position
+            if chunk.end_position >= sequence.prompt_tokens:
+                sequence.progress.prefilled = True
+            self._residency.register_full_pages(sequence)
 
-    def finish(self, sequence: Sequence) -> None:
-        """Take a sequence out wherever it is; its slot and pages are free at once."""
+    def finish(self, sequence: Sequence, now: float) -> None:
+        """Take a sequence out wherever it is; its slot, pages and host memory are free at once."""
+        self._fairness.leave(sequence)
         if sequence.state == "running":
             self.running.remove(sequence)
-        elif sequence.state == "waiting":
-            self.waiting.remove(sequence)
-        self._release_pages(sequence)
+            sequence.slot_seconds += now - sequence.slot_since
+        self._residency.leave(sequence)
         sequence.state = "finished"
         if sequence.progress.leader is sequence and not sequence.progress.prefilled:
             sequence.progress.leader = None
 
+    def lose(self, sequence: Sequence) -> None:
+        """The host memory could not take what a move brought it: it is computed again."""
+        self._residency.lose(sequence)
+
     def distrust(self, sequence: Sequence) -> None:
         """What this sequence computed is not to be reused: nobody finds its pages again."""
         for page in sequence.pages:
-            self.cache.forget(page)
+            self._residency.cache.forget(page)
+
+    def waiting(self) -> list[Sequence]:
+        """All without a slot: those that never had one, and the paused."""
+        return list(self._fairness.sequences())
 
     def check_integrity(self) -> None:
-        """Assert that no page is lost or doubled, and that every page in use has an owner."""
-        self.allocator.check_integrity()
-        self.cache.check_integrity()
-        references = [0] * self._settings.num_pages
-        for sequence in self.running:
-            assert len(set(sequence.pages)) == len(sequence.pages)
-            assert self._settings.pages_for(sequence.computed_tokens) <= len(sequence.pages)
-            for page in sequence.pages:
-                references[page] += 1
-        assert references == [self.allocator.references(page) for page in range(self._settings.num_pages)]
-        assert not any(sequence.pages or sequence.computed_tokens for sequence in self.waiting)
+        """Assert that slots, lines and pages agree."""
+        resting = self.waiting()
         assert len(self.running) <= self._settings.running_slots
+        assert len({*self.running, *resting}) == len(self.running) + len(resting)
+        assert all(sequence.state == "running" for sequence in self.running)
+        assert all(sequence.state in {"waiting", "paused"} for sequence in resting)
+        self._residency.check_integrity(self.running + resting)
 
-    def _extend(self, sequence: Sequence, plan: _StepPlan) -> None:
-        """Plan the next chunk of a running sequence, if the step has tokens left and it keeps its slot."""
+    def _give_slots(self, now: float) -> None:
+        """Carry picks out until there is none. Whoever cannot use a slot now is left out for this step."""
+        left_out: set[Sequence] = set()
+        starts = True
+        tokens_left = self._settings.step_budget_tokens - sum(sequence.pending_tokens for sequence in self.running)
+
+        def may_run(sequence: Sequence) -> bool:
+            return sequence not in left_out and (starts or sequence.state == "paused")
+
+        while True:
+            free_slots = self._settings.running_slots - len(self.running)
+            pick = self._fairness.pick(self.running, free_slots, now, may_run)
+            if pick is None:
+                return
+            freed = pick.displaces.pending_tokens if pick.displaces is not None else 0
+            fits = pick.sequence.pending_tokens == 1 or tokens_left + freed > 0
+            if fits and self._is_led(pick.sequence) and self._carry_out(pick, now):
+                tokens_left += freed - pick.sequence.pending_tokens
+            else:
+                left_out.add(pick.sequence)
+                starts = starts and pick.sequence.state == "paused"
+
+    def _is_led(self, sequence: Sequence) -> bool:
+        """One sequence of a prompt computes it; its siblings start from those pages, and not before they are there."""
+        progress = sequence.progress
+        if progress.leader is None:
+            progress.leader = sequence
+        return progress.leader is sequence or progress.prefilled
+
+    def _carry_out(self, pick: Pick, now: float) -> bool:
+        """False, and nothing changed, where the pages cannot be had."""
+        sequence = pick.sequence
+        others = [other for other in self.running if other is not pick.displaces]
+        paused = [other for other in self._fairness.sequences() if other.pages and other is not sequence]
+        victims = paused if pick.displaces is None else [*paused, pick.displaces]
+        evicted = self._residency.room_for(sequence, others, victims, is_forced=not self.running)
+        if evicted is None and pick.is_aged:
+            victims += [other for other in self._younger_than_the_oldest(others) if not other.is_owed]
+            evicted = self._residency.room_for(sequence, others, victims, is_forced=True)
+        if evicted is None:
+            return False
+        if pick.displaces is not None:
+            self._pause(pick.displaces, now)
+        for victim in evicted:
+            self._evict(victim, now)
+        self._residency.bring(sequence)
+        self._fairness.start(pick)
+        sequence.state, sequence.has_started, sequence.slot_since = "running", True, now
+        self.running.append(sequence)
+        return True
+
+    def _younger_than_the_oldest(self, running: Items[Sequence]) -> list[Sequence]:
+        return sorted(running, key=lambda sequence: sequence.arrival_index)[1:]
+
+    def _extend(self, sequence: Sequence, plan: _StepPlan, now: float) -> None:
+        """Plan the next chunk of one that runs, if the step has tokens left and it keeps its pages."""
         num_tokens = min(sequence.pending_tokens, plan.tokens_left)
         if sequence.state != "running" or num_tokens < 1:
             return
-        while not self._lease(sequence, sequence.computed_tokens + num_tokens):
-            youngest = self.running[-1]
-            plan.drop(youngest)
-            self._preempt(youngest)
-            if youngest is sequence:
+        while not self._residency.lease(sequence, sequence.computed_tokens + num_tokens):
+            resting = (other for other in self._fairness.sequences() if other.pages)
+            victim = self._residency.victim_for_growth(resting, self.running)
+            plan.drop(victim)
+            self._evict(victim, now)
+            if victim is sequence:
                 return
         plan.add(make_chunk(sequence, num_tokens))
 
-    def _lease(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Let the page table hold `num_tokens`. False, and nothing changed, when pages are short."""
-        count = self._settings.pages_for(num_tokens) - len(sequence.pages)
-        if count > 0:
-            if not self.cache.make_room(count):
-                return False
-            sequence.pages += self.allocator.allocate(count, sequence.pages[-1] if sequence.pages else None)
-        return True
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Back to the head of the queue, without pages: prompt and output so far are prefilled again later."""
-        self.preemptions += 1
+    def _pause(self, sequence: Sequence, now: float) -> None:
+        """Out of its slot; its pages stay."""
         self.running.remove(sequence)
-        self._release_pages(sequence)
-        sequence.computed_tokens = 0
-        sequence.state = "waiting"
-        self.waiting.appendleft(sequence)
+        sequence.state = "paused"
+        sequence.slot_seconds += now - sequence.slot_since
+        sequence.waiting_since = now
+        self._fairness.stop(sequence)
+        self.num_pauses += 1
 
-    def _admit(self, plan: _StepPlan) -> None:
-        """Give slots to the head of the queue while there are slots, pages and tokens of this step."""
-        while self.waiting and len(self.running) < self._settings.running_slots and plan.tokens_left > 0:
-            sequence = self.waiting[0]
-            progress = sequence.progress
-            if progress.leader is None:
-                progress.leader = sequence
-            if progress.leader is not sequence and not progress.prefilled:
-                return
-            found = self._known_pages(sequence)
-            if self.running and not self._has_room(sequence, found):
-                return
-            self._start(self.waiting.popleft(), found)
-            self._extend(sequence, plan)
-
-    def _known_pages(self, sequence: Sequence) -> list[int]:
-        """Cached pages that it can start from; at least one token is always left to compute."""
-        if sequence.chain is None or sequence.collects_prompt_logprobs:
-            return []
-        num_pages = (len(sequence.token_ids) - 1) // self._settings.page_size
-        return self.cache.find(sequence.chain.digests(sequence.token_ids, num_pages))
-
-    def _has_room(self, sequence: Sequence, found: list[int]) -> bool:
-        """Whether it and all that run can grow by the headroom: else letting it in would soon preempt it again."""
-        wanted = self._pages_soon(sequence) - len(found)
-        wanted += sum(self._pages_soon(other) - len(other.pages) for other in self.running)
-        idle_and_found = sum(self.allocator.references(page) == 0 for page in found)
-        return wanted <= self.allocator.num_free + self.allocator.num_idle - idle_and_found
-
-    def _pages_soon(self, sequence: Sequence) -> int:
-        growth = min(sequence.remaining_tokens, self._settings.headroom_tokens)
-        return self._settings.pages_for(len(sequence.token_ids) + growth)
-
-    def _start(self, sequence: Sequence, found: list[int]) -> None:
-        for page in found:
-            self.allocator.acquire(page)
-        sequence.pages = list(found)
-        sequence.registered_pages = len(found)
-        sequence.computed_tokens = len(found) * self._settings.page_size
-        if sequence.progress.cached_tokens is None:
-            sequence.progress.cached_tokens = sequence.computed_tokens
-        sequence.state = "running"
-        self.running.append(sequence)
-
-    def _register_full_pages(self, sequence: Sequence) -> None:
-        num_full = sequence.computed_tokens // self._settings.page_size
-        if sequence.chain is None or num_full == sequence.registered_pages:
-            return
-        digests = sequence.chain.digests(sequence.token_ids, num_full)
-        for index in range(sequence.registered_pages, num_full):
-            self.cache.register(digests[index], sequence.pages[index])
-        sequence.registered_pages = num_full
-
-    def _release_pages(self, sequence: Sequence) -> None:
-        """The end first, so that eviction shortens a cached beginning from its end."""
-        for page in reversed(sequence.pages):
-            self.allocator.release(page)
-        sequence.pages = []
-        sequence.registered_pages = 0
+    def _evict(self, sequence: Sequence, now: float) -> None:
+        """Out of its pages, and of its slot before that."""
+        if sequence.state == "running":
+            self._pause(sequence, now)
+        self._residency.evict(sequence)

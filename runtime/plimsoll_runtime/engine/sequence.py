@@ -2,7 +2,9 @@
 
 Owns the state of sequences and requests inside the engine. In: an `AdmittedRequest`. It decides nothing: the scheduler
 moves sequences and the engine ends them. Invariants: after the prompt, `token_ids` holds sampled ids and nothing else,
-and their number is what the budget is compared with; the page table always holds the `computed_tokens`.
+and their number is what the budget is compared with; the page table holds the `computed_tokens`, unless `host_pages`
+say that the host does. What samples the next token is (seed, choice, position) and the ids so far, all of them here:
+so a sequence can leave the device at any token border and nothing else has to travel with it.
 """
 
 from collections import Counter
@@ -14,7 +16,8 @@ from plimsoll_runtime.engine.prefix_cache import PageChain
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.events import TokenLogprobs
 
-SequenceState = Literal["waiting", "running", "finished"]
+SequenceState = Literal["waiting", "running", "paused", "finished"]
+"""Waiting: nothing is computed, or nothing that was is kept. Paused: without a slot, pages kept here or on the host."""
 
 
 @dataclass(slots=True)
@@ -50,6 +53,20 @@ class Sequence:
     registered_pages: int = 0
     prefill_reported: bool = False
     output_counts: Counter[int] = field(default_factory=Counter)
+    # Below: the schedule's own, written by scheduler.py, fairness.py and residency.py alone.
+    arrival_index: int = 0
+    level: int = 0
+    is_demoted: bool = False
+    turn_left: float = 0.0
+    is_owed: bool = False
+    has_started: bool = False
+    waiting_since: float = 0.0
+    slot_since: float = 0.0
+    slot_seconds: float = 0.0
+    charged_tokens: int = 0
+    host_pages: int = 0
+    num_evictions: int = 0
+    served_since_eviction: int = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -85,12 +102,24 @@ class Sequence:
 
 @dataclass(slots=True, eq=False)
 class RequestProgress:
-    """A request in the house: its sequences that have not ended. It started when its first sequence got a slot."""
+    """A request in the house: its sequences that have not ended. It started when its first sequence got a slot, and is
+    paused, as far as was said, while none has one."""
 
     request: AdmittedRequest
     arrival: float
     sequences: list[Sequence]
     started: bool = False
+    paused: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one of its sequences has a slot."""
+        return any(sequence.state == "running" for sequence in self.sequences)
+
+    @property
+    def waiting_since(self) -> float:
+        """Since when none of its sequences has a slot, where that is so."""
+        return min(sequence.waiting_since for sequence in self.sequences) if self.started else self.arrival
 
 
 def split_request(request: AdmittedRequest, settings: EngineSettings) -> list[Sequence]:

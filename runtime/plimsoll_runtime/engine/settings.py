@@ -1,10 +1,18 @@
 """How large the engine is: every bound of the schedule and of the page pool, resolved once at start.
 
-Owns `EngineSettings`. In: what the memory plan and the contract decided. It knows no flags and no bytes. Invariant: the
+Owns `EngineSettings`. In: what the memory plan and the contract decided. It knows no model and no bytes. Invariant: the
 pool holds at least one whole context, so the oldest sequence can always reach its grant.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
+
+from plimsoll_runtime.contract.config import (
+    DEFAULT_MAX_WAIT_SECONDS,
+    DEFAULT_QUANTUM_TOKENS,
+    PRESET_WEIGHTS,
+    RuntimeConfig,
+)
 
 DEFAULT_PAGE_SIZE = 16
 """Tokens of one page: small enough that prompts share most of a common beginning, large enough for short tables."""
@@ -20,11 +28,63 @@ LOGITS_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """How sequences share the slots (engine/fairness.py says what it means).
+
+    A sequence is on level i once it has written `thresholds[i - 1]` tokens; level i is guaranteed `weights[i]` parts of
+    the slots. `quantum_tokens` None: a slot is kept to the end. `by_tenant` False: all are one tenant.
+    """
+
+    thresholds: tuple[int, ...] = ()
+    weights: tuple[int, ...] = (1,)
+    quantum_tokens: int | None = None
+    max_wait_seconds: float = 60.0
+    by_tenant: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for weights that do not match the thresholds, or a bound below 1."""
+        if len(self.weights) != len(self.thresholds) + 1:
+            raise ValueError(f"{len(self.thresholds)} thresholds make one level more, but weights are {self.weights}")
+        rising = all(low < high for low, high in zip((0, *self.thresholds), self.thresholds, strict=False))
+        if not rising or min(self.weights) < 1 or (self.quantum_tokens is not None and self.quantum_tokens < 1):
+            raise ValueError(f"thresholds must rise, and thresholds, weights and the quantum be at least 1: {self}")
+
+    def level_of(self, output_tokens: int) -> int:
+        """The level of a sequence that has written `output_tokens`."""
+        return bisect_right(self.thresholds, output_tokens)
+
+
+def make_schedule(config: RuntimeConfig, default_output_tokens: int) -> Schedule:
+    """What the configuration says, with the effective default output limit as the border of the foreground.
+
+    `interactive` takes an eighth and a half of that limit too, moved apart where it is tiny.
+    """
+    by_tenant = config.fairness == "api-key"
+    if config.scheduling == "fifo":
+        return Schedule(by_tenant=by_tenant)
+    thresholds = config.level_thresholds
+    if thresholds is None:
+        thresholds = (default_output_tokens,)
+        if config.scheduling == "interactive":
+            first = max(1, default_output_tokens // 8)
+            second = max(first + 1, default_output_tokens // 2)
+            thresholds = (first, second, max(second + 1, default_output_tokens))
+    return Schedule(
+        thresholds=thresholds,
+        weights=PRESET_WEIGHTS[config.scheduling] if config.level_weights is None else config.level_weights,
+        quantum_tokens=DEFAULT_QUANTUM_TOKENS if config.quantum_tokens is None else config.quantum_tokens,
+        max_wait_seconds=DEFAULT_MAX_WAIT_SECONDS if config.max_wait is None else config.max_wait,
+        by_tenant=by_tenant,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Bounds of one engine.
 
     `num_tokens` is the number of ids that the tokenizer can write: rows of the logits beyond it are padding and are
-    never sampled. `step_tokens` is raised where it could not feed every slot and one page of prefill.
+    never sampled. `step_tokens` is raised where it could not feed every slot and one page of prefill. `host_pages` is
+    how many pages of paused sequences the host memory holds.
     """
 
     running_slots: int
@@ -35,6 +95,9 @@ class EngineSettings:
     step_tokens: int = DEFAULT_STEP_TOKENS
     headroom_tokens: int = DEFAULT_HEADROOM_TOKENS
     prefix_caching: bool = True
+    schedule: Schedule = Schedule()
+    host_pages: int = 0
+    detects_runaways: bool = True
 
     def __post_init__(self) -> None:
         """Raises ValueError for a pool that cannot hold one context, or a bound below 1."""

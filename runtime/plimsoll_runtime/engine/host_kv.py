@@ -1,0 +1,106 @@
+"""Keys and values of paused sequences in host memory: one contiguous copy for each sequence.
+
+In: the device's cache, and pages that leave or come back. Out: bytes moved. It knows no schedule and no budget: how
+many pages it may hold is counted by residency.py. Shapes: L layers, R rows (pages x page_size), K kv heads, D head_dim.
+
+Ownership: a copy `[L, 2, R, K, D]` lives from `take` to `give_back` or `drop`. It is memory of this process and never a
+file. Scattered pages are gathered layer by layer, so that what crosses the bus is contiguous. On a CUDA device the
+host's side is pinned and nothing waits for the copies: they stand in the device's own stream, before whatever writes
+the pages next. (That path follows the documentation of torch and has not been run; the device computes nothing while it
+copies.)
+"""
+
+from collections.abc import Hashable
+from collections.abc import Sequence as Items
+from typing import Protocol
+
+import torch
+
+from plimsoll_runtime.models.attention import LayerCache
+
+
+class HostKVFullError(Exception):
+    """The host has no memory for another copy; nothing was taken."""
+
+
+class KVStore(Protocol):
+    """What the engine asks of the host's memory."""
+
+    bytes_out: int
+    bytes_in: int
+
+    def take(self, owner: Hashable, pages: Items[int]) -> None:
+        """Copy the pages. Raises HostKVFullError."""
+
+    def give_back(self, owner: Hashable, pages: Items[int]) -> None:
+        """Write what was taken of this owner to the first of these pages, and forget it."""
+
+    def drop(self, owner: Hashable) -> None:
+        """Forget the copy of an owner; an unknown one is fine."""
+
+
+class NoKV:
+    """For runners without keys and values: there is nothing to move, and moving it costs nothing."""
+
+    def __init__(self) -> None:
+        self.bytes_out = 0
+        self.bytes_in = 0
+
+    def take(self, owner: Hashable, pages: Items[int]) -> None:
+        """Nothing."""
+
+    def give_back(self, owner: Hashable, pages: Items[int]) -> None:
+        """Nothing."""
+
+    def drop(self, owner: Hashable) -> None:
+        """Nothing."""
+
+
+class HostKV:
+    """Copies of pages of one cache."""
+
+    def __init__(self, cache: Items[LayerCache], page_size: int) -> None:
+        self._cache = cache
+        self._page_size = page_size
+        self._device = cache[0].keys.device
+        self._copies: dict[Hashable, torch.Tensor] = {}
+        self.bytes_out = 0
+        self.bytes_in = 0
+
+    @torch.inference_mode()
+    def take(self, owner: Hashable, pages: Items[int]) -> None:
+        """Copy the pages. Raises HostKVFullError."""
+        rows_R = self._rows(pages)
+        keys = self._cache[0].keys
+        shape = (len(self._cache), 2, len(rows_R), *keys.shape[1:])
+        try:
+            copy = torch.empty(shape, dtype=keys.dtype, pin_memory=self._device.type == "cuda")
+        except (RuntimeError, MemoryError) as error:
+            raise HostKVFullError(str(error)) from error
+        for keys_and_values, cache in zip(copy, self._cache, strict=True):
+            for half, rows in zip(keys_and_values, (cache.keys, cache.values), strict=True):
+                if self._device.type == "cuda":
+                    half.copy_(rows.index_select(0, rows_R), non_blocking=True)
+                else:
+                    torch.index_select(rows, 0, rows_R, out=half)
+        self._copies[owner] = copy
+        self.bytes_out += copy.nbytes
+
+    @torch.inference_mode()
+    def give_back(self, owner: Hashable, pages: Items[int]) -> None:
+        """Write what was taken of this owner to the first of these pages, and forget it."""
+        copy = self._copies.pop(owner)
+        rows_R = self._rows(pages)[: copy.shape[2]]
+        for keys_and_values, cache in zip(copy, self._cache, strict=True):
+            for half, rows in zip(keys_and_values, (cache.keys, cache.values), strict=True):
+                rows.index_copy_(0, rows_R, half.to(self._device, non_blocking=True))
+        self.bytes_in += copy.nbytes
+
+    def drop(self, owner: Hashable) -> None:
+        """Forget the copy of an owner; an unknown one is fine."""
+        self._copies.pop(owner, None)
+
+    def _rows(self, pages: Items[int]) -> torch.Tensor:
+        """Cache rows of all tokens of the pages, int64 [R]."""
+        first_rows = torch.tensor(pages, dtype=torch.int64, device=self._device)[:, None] * self._page_size
+        return (first_rows + torch.arange(self._page_size, device=self._device)).flatten()
