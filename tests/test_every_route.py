@@ -7,14 +7,16 @@ counted by hand.
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
 
-from doubles.server import MODEL, ScriptedServer, scripted_server
+from doubles.clients import Clients, send_raw
+from doubles.server import MODEL, ScriptedServer, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.routes.app import DIALECTS
 from routes.four_routes import ASK
@@ -183,6 +185,107 @@ def test_a_list_of_prompts_shows_the_sum_and_the_smallest_grant(servers: dict[st
 
 
 @dataclass(frozen=True)
+class Crowd:
+    """A request on a server of one slot, maybe not alone, and what is to be seen of it.
+
+    `before` and `after` are the output limits of a neighbour that comes before it, or once it is in the background.
+    `notices`: its stream says that it was paused. `counted`: the metric that is not 0 then. `left` requests are in the
+    house when it is over.
+    """
+
+    limit: int = 4
+    status: int = 200
+    detail: str = "request"
+    before: int | None = None
+    after: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notices: bool = False
+    counted: str | None = None
+    left: int = 0
+
+
+LONG, LATE = 200, 3000
+REPEATING = 1024
+"""Copies of one token that make a repetition (engine/runaway.py)."""
+HURRY = {endpoints.HEADER_REQUEST_TIMEOUT: "0.8"}
+PAUSED, DEMOTED, STOPPED = (
+    'preemptions_total{kind="pause"}',
+    'repetitions_total{action="demoted"}',
+    'repetitions_total{action="stopped"}',
+)
+CROWDS: Mapping[str, Crowd] = {
+    "queued": Crowd(before=60, settings={"scheduling": "fifo"}),
+    "refused": Crowd(status=429, before=LATE, settings={"max_waiting": 0}, left=1),
+    "too-late": Crowd(status=429, before=LATE, settings={"scheduling": "fifo"}, headers=HURRY, left=1),
+    "overtaking": Crowd(before=LATE, left=1, counted=PAUSED),
+    "paused": Crowd(LONG, after=4, notices=True, counted=PAUSED),
+    "deadline-cut": Crowd(LATE, detail="deadline", headers=HURRY, counted="deadline_truncations_total"),
+    "deadline-of-the-server": Crowd(LATE, detail="deadline", settings={"request_timeout": 0.4}),
+    "deadline-unheard": Crowd(LONG, headers=HURRY, settings={"honour_client_deadlines": False}),
+    "deadline-aborted": Crowd(LATE, status=504, headers=HURRY, settings={"on_deadline": "abort"}),
+    "demoted": Crowd(REPEATING + LONG, after=4, settings={"max_output_default": LATE}, notices=True, counted=DEMOTED),
+    "stopped": Crowd(LATE, detail="repetition", fields={"repetition_stop": True}, counted=STOPPED),
+    "stopped-by-the-server": Crowd(LATE, detail="repetition", settings={"runaway": "stop"}, counted=STOPPED),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
+@pytest.mark.parametrize("name", CROWDS)
+def test_in_a_crowd_every_route_is_treated_alike(name: str, route: str, stream: bool) -> None:
+    """The first report: one slot, one runaway, and whoever came later waited 8.5 minutes, or hung up and came again."""
+    scene = CROWDS[name]
+    repeats = scene.counted in (DEMOTED, STOPPED)
+    in_background = REPEATING if repeats else 2 * DEFAULT
+
+    def step(number: int) -> None:
+        time.sleep(0 if repeats and number < REPEATING else 0.002)
+
+    settings = {"max_output_default": DEFAULT, "context_length": 4096, **scene.settings}
+    with scripted_server(page_size=64, running_slots=1, before_step=step, **settings) as server:
+        mine, others = Clients(server), Clients(server)
+        holder = None if scene.before is None else send_raw(server, route, "before", False, scene.before)
+        wait_until(lambda: holder is None or server.runner.num_steps > in_background)
+        mine.send(route, scene.limit, stream, PROMPT, scene.headers, **_asks_usage(route, stream), **scene.fields)
+        if scene.after is not None:
+            wait_until(lambda: server.runner.num_steps > in_background)
+            others.send(route, scene.after)
+        mine.statuses()
+        assert others.statuses() == [200] * (scene.after is not None)
+        assert server.inside == scene.left
+        _assert_as_told(scene, route, stream, mine.answers[0])
+        metrics = server.client.get(endpoints.METRICS).text
+        assert scene.counted is None or re.search(rf"^plimsoll_{re.escape(scene.counted)} [1-9]", metrics, re.MULTILINE)
+        if holder is not None:
+            holder.close()
+            server.wait_for_inside(0)
+
+
+def _assert_as_told(scene: Crowd, route: str, stream: bool, response: httpx.Response) -> None:
+    answer = response.text
+    assert [f": {word}" in answer.splitlines() for word in ("paused", "resumed")] == [scene.notices and stream] * 2
+    if scene.status == 429:
+        assert response.status_code == (529 if route == endpoints.MESSAGES else 429)
+        assert 1 <= int(response.headers["retry-after"]) <= 60
+    elif scene.status == 504:
+        assert response.status_code == (200 if stream else 504)
+        assert response.headers.get("x-should-retry") == (None if stream else "false")
+        last = json.loads(_data(answer)[-1]) if stream else response.json()
+        kind = {endpoints.MESSAGES: "timeout_error", endpoints.RESPONSES: "server_error"}.get(
+            route, "deadline_exceeded"
+        )
+        assert kind in json.dumps(last)
+    else:
+        told = _told(response, route, stream)
+        tokens = ASK[route].output_tokens(told.body)
+        assert (told.finish_detail["type"], told.finish_detail["at"]) == (scene.detail, tokens)
+        assert tokens == scene.limit if scene.detail == "request" else 0 < tokens < scene.limit
+        assert ASK[route].reason(told.body) == ASK[route].length_reason(scene.detail)
+
+
+@dataclass(frozen=True)
 class _Answer:
     """A plain answer, or the last state of a streamed one in the plain answer's shape."""
 
@@ -197,17 +300,21 @@ def _body(route: str, sent: Any, stream: bool, prompt: str) -> dict[str, Any]:
     body: dict[str, Any] = {"model": MODEL, "ignore_eos": True, **ask.body(prompt)}
     if sent is not ABSENT:
         body[ask.limit_field] = sent
-    if stream:
-        body["stream"] = True
-        if route in (endpoints.CHAT_COMPLETIONS, endpoints.COMPLETIONS):
-            body["stream_options"] = {"include_usage": True}
-    return body
+    return body | ({"stream": True} if stream else {}) | _asks_usage(route, stream)
+
+
+def _asks_usage(route: str, stream: bool) -> dict[str, Any]:
+    has_options = stream and route in (endpoints.CHAT_COMPLETIONS, endpoints.COMPLETIONS)
+    return {"stream_options": {"include_usage": True}} if has_options else {}
 
 
 def ask_route(
     server: ScriptedServer, route: str, sent: Any, stream: bool, headers: dict[str, str], prompt: str = PROMPT
 ) -> _Answer:
-    response = server.client.post(route, json=_body(route, sent, stream, prompt), headers=headers)
+    return _told(server.client.post(route, json=_body(route, sent, stream, prompt), headers=headers), route, stream)
+
+
+def _told(response: httpx.Response, route: str, stream: bool) -> _Answer:
     if response.status_code != 200 or not stream:
         body = response.json()
         return _Answer(response.status_code, response.headers, body, _plain_detail(route, response, body))

@@ -26,6 +26,7 @@ from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.last_words import StartError, give_up
 from plimsoll_runtime.contract.model_source import ModelSourceError, parse_model_source
 from plimsoll_runtime.engine.engine import Engine
+from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.engine.thread import EngineThread
 from plimsoll_runtime.lifecycle import listen, run_server, unawaited_at_exit
 from plimsoll_runtime.loading import LoadedModel, load_model, served_name, show_progress
@@ -92,6 +93,17 @@ def new_admission(config: RuntimeConfig, loaded: LoadedModel) -> Admission:
     )
 
 
+def slot_rules(settings: EngineSettings) -> SlotRules:
+    """What of the schedule decides how long a newcomer waits."""
+    schedule = settings.schedule
+    return SlotRules(
+        running_slots=settings.running_slots,
+        first_threshold=schedule.thresholds[0] if schedule.thresholds else None,
+        weights=schedule.weights,
+        by_tenant=schedule.by_tenant,
+    )
+
+
 async def start_service(front: Front, loaded: LoadedModel) -> None:
     """Engine, service and first token; the server is ready when this returns."""
     config = front.config
@@ -99,7 +111,7 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
     service = Service(
         admission=admission,
         text=loaded.text,
-        house=House(SlotRules(config.running_slots), config.max_waiting, admission.weight_of),
+        house=House(slot_rules(loaded.settings), config.max_waiting, admission.weight_of),
         meters=front.meters,
         clock=time.monotonic,
     )

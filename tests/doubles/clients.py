@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -33,11 +34,19 @@ class Clients:
         self._threads: list[threading.Thread] = []
         self.answers: list[httpx.Response] = []
 
-    def send(self, route: str, limit: int = 4, stream: bool = False, text: str = "hello", **more: Any) -> None:
+    def send(
+        self,
+        route: str,
+        limit: int = 4,
+        stream: bool = False,
+        text: str = "hello",
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
         def post() -> None:
             ask = ASK[route]
             body = {"model": MODEL, "ignore_eos": True, ask.limit_field: limit, "stream": stream, **ask.body(text)}
-            self.answers.append(self._server.client.post(route, json={**body, **more}))
+            self.answers.append(self._server.client.post(route, json={**body, **more}, headers=headers))
 
         thread = threading.Thread(target=post)
         thread.start()
