@@ -19,6 +19,7 @@ from typing import Final
 
 from plimsoll_operator import names
 from plimsoll_operator.cluster import SERVER, ApiFault, Cluster, connect
+from plimsoll_operator.crd_check import in_words, missing_fields
 from plimsoll_operator.desired import DEFAULT_OPERATOR_NAMESPACE, OperatorSettings
 from plimsoll_operator.handlers import new_registry, watch
 from plimsoll_operator.health import health_server
@@ -77,6 +78,7 @@ class _Operator:
         if leader is not None:
             await _wait_for_lead(leader)
         await _wait_for_api(self._cluster, self._options.namespace)
+        await asyncio.to_thread(_warn_of_an_older_crd, self._cluster)
         readers = ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="replicas")
         reconciler = Reconciler(self._cluster, ReplicaReadings(readers), _settings(self._options.default_image))
         triggers = Triggers(reconciler, self._metrics, self._options.namespace, self._options.resync_seconds)
@@ -163,6 +165,17 @@ async def _wait_for_api(cluster: Cluster, namespaces: Sequence[str]) -> None:
                     raise ApiFault(fault.status, words) from None
                 LOGGER.warning("%s", words)
             await asyncio.sleep(RETRY_SECONDS)
+
+
+def _warn_of_an_older_crd(cluster: Cluster) -> None:
+    """No reason to stop: servers that use none of its fields are served as before."""
+    try:
+        missing = missing_fields(cluster.openapi(names.API_VERSION))
+    except ApiFault as fault:
+        LOGGER.warning("whether the CRD is of this version could not be asked: %s", fault)
+        return
+    if missing:
+        LOGGER.warning("%s", in_words(missing))
 
 
 def _parser() -> argparse.ArgumentParser:

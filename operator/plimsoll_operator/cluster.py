@@ -106,6 +106,10 @@ class Cluster:
         answer = self._ask("GET", kind.path(namespace), query=selectors)
         return [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in answer["items"]]
 
+    def openapi(self, api_version: str) -> Json:
+        """What the API server serves of a group: schemas of its kinds."""
+        return self._ask("GET", f"/openapi/v3/apis/{api_version}")
+
     def warnings(self, namespace: str) -> list[Json]:
         """The namespace's Warning events."""
         return self.list_all(EVENT, namespace, fieldSelector="type=Warning", limit=MAX_EVENTS)

@@ -9,6 +9,7 @@ from plimsoll_cluster import Cluster, ClusterError
 
 from chart.conftest import Render
 from chart.test_rendering import CEILINGS, EVERY_RENDER
+from doubles.operator_cluster import wait_for_crd
 from doubles.server import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -28,7 +29,7 @@ def with_ceilings(cluster: Cluster, render: Render) -> Cluster:
     """The server `old` is from before the ceilings, and above all of them."""
     objects = render(CEILINGS)
     apply(cluster, [each for each in objects if each["kind"] == "CustomResourceDefinition"])
-    cluster.kubectl("wait", "--for=condition=Established", "crd/inferenceservers.plimsoll.dev", "--timeout=60s")
+    wait_for_crd(cluster)
     apply(cluster, [server("old", {"contextLength": 9_000_000, "replicas": 9})])
     apply(cluster, [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")])
     beyond = [server("trial", {"replicas": 5}), server("trial", {"runningSlots": 17})]

@@ -11,6 +11,7 @@ from plimsoll_cluster import Cluster, ClusterError
 
 from chart.conftest import CHART
 from chart.test_api_server import apply, server
+from doubles.operator_cluster import wait_for_crd
 
 pytestmark = pytest.mark.cluster
 
@@ -46,19 +47,15 @@ def older_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def release(cluster: Cluster, older_chart: Path, helm_program: Path) -> Cluster:
     """`rel` in `sys`, upgraded from the older chart as the README says, with a server that was there before."""
     cluster.helm("install", "rel", str(older_chart), "--namespace=sys")
-    established(cluster)
+    wait_for_crd(cluster)
     apply(cluster, [server("kept", {})])
     with pytest.raises(ClusterError, match="kvCache"):
         apply(cluster, [server("kept", NEW_FIELD)])
     with pytest.raises(ClusterError, match="at '/log': missing property 'level'"):
         cluster.helm("upgrade", "rel", str(CHART), "--namespace=sys", "--reuse-values")
     cluster.helm("upgrade", "rel", str(CHART), "--namespace=sys", KEEP_VALUES)
-    established(cluster)
+    wait_for_crd(cluster)
     return cluster
-
-
-def established(cluster: Cluster) -> None:
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
 
 
 def read(cluster: Cluster, kind: str, name: str, namespace: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ No controllers and no nodes run there, so what they would report is written by `
 import itertools
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -139,6 +140,15 @@ class Site:
     def _patch_status(self, kind: str, name: str, status: Mapping[str, Any]) -> None:
         patch = json.dumps({"status": status})
         self.kubectl("patch", kind, name, "--subresource=status", "--type=merge", f"--patch={patch}")
+
+
+def wait_for_crd(cluster: RunningCluster) -> None:
+    """Until our kind is served. `kubectl wait` fails where it looks before the CRD has any condition."""
+    path = '{.status.conditions[?(@.type=="Established")].status}'
+    end = time.monotonic() + 60
+    while cluster.kubectl("get", "crd", f"{names.PLURAL}.{names.GROUP}", f"--output=jsonpath={path}") != "True":
+        assert time.monotonic() < end, "the CRD is not established"
+        time.sleep(0.1)
 
 
 @contextmanager

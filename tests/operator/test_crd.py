@@ -1,7 +1,8 @@
 """The CRD by its structure; what the API server makes of it is asked of a real one in tests/operator_api."""
 
+import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from doubles.manifests import RIGHT, UNKNOWN, WRONG, manifest, names_all
 from doubles.operator_objects import BODY, SETTINGS, reading, server, settled
 from plimsoll_operator.budgets import FIELDS, read_counts
 from plimsoll_operator.crd import crd, crd_yaml, spec_schema, status_schema
+from plimsoll_operator.crd_check import in_words, missing_fields
 from plimsoll_operator.crd_reference import reference_page
 from plimsoll_operator.desired import desired
 from plimsoll_operator.names import NAME_PATTERN
@@ -201,3 +203,42 @@ def test_budget_fields_are_those_of_the_runtime() -> None:
 def test_counters_of_the_generation_routes_are_read() -> None:
     counts = read_counts(METRICS, at=7.0)
     assert (counts.at, counts.ended, counts.refused) == (7.0, 12, {"context_length_exceeded": 9})
+
+
+def served(change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """What an API server says of a changed schema of ours."""
+    schema = copy.deepcopy(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    change(schema["properties"])
+    kind = {"group": "plimsoll.dev", "version": "v1alpha1", "kind": "InferenceServer"}
+    others = {"group": "plimsoll.dev", "version": "v1alpha1", "kind": "InferenceServerList"}
+    ours, list_of_them = (
+        {**schema, "x-kubernetes-group-version-kind": [kind]},
+        {"x-kubernetes-group-version-kind": [others]},
+    )
+    return {"components": {"schemas": {"list": list_of_them, "one": ours, "foreign": {}}}}
+
+
+OLDER: dict[str, tuple[Callable[[dict[str, Any]], None], tuple[str, ...]]] = {
+    "the same": (lambda fields: None, ()),
+    "newer": (lambda fields: fields["spec"]["properties"].update(new={"type": "string"}), ()),
+    "a field": (lambda fields: fields["spec"]["properties"].pop("contextLength"), ("spec.contextLength",)),
+    "a group": (lambda fields: fields["spec"]["properties"].pop("kvCache"), ("spec.kvCache",)),
+    "of a list": (
+        lambda fields: fields["status"]["properties"]["replicaBudgets"]["items"]["properties"].pop("node"),
+        ("status.replicaBudgets[].node",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_fields_that_the_served_crd_lacks_are_named(name: str) -> None:
+    """B126. Before, an operator ran on with the CRD of an older version, which dropped the new fields in silence."""
+    change, expected = OLDER[name]
+    missing = missing_fields(served(change))
+    assert missing == expected
+    assert all(field in in_words(missing) for field in expected)
+
+
+def test_of_a_kind_that_is_not_served_everything_is_missing() -> None:
+    assert {"spec", "status"} <= set(missing_fields({}))
+    assert in_words(tuple("abcdefg")).count(" and 2 more") == 1

@@ -8,6 +8,7 @@ import pytest
 from plimsoll_cluster import Cluster, ClusterError, open_control_plane
 from plimsoll_cluster.binaries import OF_CONTROL_PLANE, find_binaries
 
+from doubles.operator_cluster import wait_for_crd
 from plimsoll_operator.crd import crd
 
 
@@ -18,7 +19,7 @@ def api() -> Iterator["Api"]:
     with open_control_plane() as cluster:
         api = Api(cluster)
         api.apply(crd())
-        cluster.kubectl("wait", "--for=condition=Established", "crd/inferenceservers.plimsoll.dev", "--timeout=60s")
+        wait_for_crd(cluster)
         yield api
 
 

@@ -17,10 +17,11 @@ import pytest
 from plimsoll_cluster import Cluster, open_control_plane
 from plimsoll_cluster.binaries import OF_CONTROL_PLANE, find_binaries
 
-from doubles.operator_cluster import Site
+from doubles.operator_cluster import Site, wait_for_crd
 from operator_api.conftest import Api
 from plimsoll_operator import names
 from plimsoll_operator.crd import crd
+from plimsoll_operator.crd_check import missing_fields
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -188,6 +189,25 @@ def test_of_two_operators_one_works_and_the_other_follows_when_it_is_killed(site
             assert second.num_writes() > 0
 
 
+def test_a_crd_of_an_older_version_is_told_at_start(api: Api, site: Site, tmp_path: Path) -> None:
+    """B126. Before, a new field was dropped by the older CRD, and neither user nor operator was told."""
+    older = crd()
+    del older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["refusals"]
+    flag = f"--namespace={site.namespace}"
+    try:
+        api.apply(older)
+        wait(lambda: missing_fields(site.cluster.openapi(names.API_VERSION)) == ("status.refusals",))
+        with operator(site.running, tmp_path, flag) as running:
+            wait(lambda: any("lacks status.refusals" in line["message"] for line in running.log()))
+    finally:
+        api.apply(crd())
+    wait(lambda: missing_fields(site.cluster.openapi(names.API_VERSION)) == ())
+    with operator(site.running, tmp_path, flag, name="two") as running:
+        site.user_applies()
+        wait(lambda: has_children(site))
+        assert {line["level"] for line in running.log()} == {"info"}
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [
@@ -215,7 +235,7 @@ def with_controllers() -> Iterator[Cluster]:
         pytest.skip("cluster: the control plane is not built here: run make cluster-binaries")
     with open_control_plane(with_controllers=True) as cluster:
         cluster.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(crd()))
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{names.PLURAL}.{names.GROUP}", "--timeout=60s")
+        wait_for_crd(cluster)
         yield cluster
 
 
