@@ -272,7 +272,10 @@ WORKLOAD_FIELDS: Final[Mapping[str, tuple[Any, FieldInfo]]] = {
         Annotated[str, StringConstraints(pattern=r"^[^\s]+$", max_length=512)] | None,
         _field(None, "Image of the runtime. Not set: the operator's, as it was when the pods last changed."),
     ),
-    "resources": (Resources | None, _field(None, "Requests and limits of each replica.")),
+    "resources": (
+        Resources | None,
+        _field(None, "Requests and limits of each replica, which computes with as many threads as its limit of cores."),
+    ),
     "accelerator": (Accelerator | None, _field(None, "Devices of each replica. Not set: processors alone.")),
     "nodeSelector": (Labels | None, _field(None, "Labels of the nodes to run on.")),
     "tolerations": (

@@ -89,3 +89,16 @@ def test_images_run_as_a_numbered_user_with_the_program_as_process_1(side: str) 
     assert "USER 65532:65532" in last_stage
     assert 'ENTRYPOINT ["plimsoll"]' in last_stage
     assert "ARG BASE_IMAGE=docker.io/library/python:3.11-slim" in lines
+
+
+def test_the_two_images_are_built_in_the_same_way() -> None:
+    """They differ in what is installed; a Containerfile cannot include another."""
+    of_operator, of_runtime = (
+        build_stage((ROOT / side / "Containerfile").read_text()) for side in ("operator", "runtime")
+    )
+    assert of_operator == of_runtime != ""
+
+
+def build_stage(text: str) -> str:
+    """Of the wheel, and its place in the last stage."""
+    return text.partition("FROM dependencies AS build\n")[2].partition("# LOGNAME")[0]
