@@ -6,16 +6,13 @@ only the standard library, so it runs where no runtime is installed.
 """
 
 import argparse
-import http.client
 import json
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from plimsoll_runtime.asked_server import Answer, NoAnswerError, asked_server
 from plimsoll_runtime.contract.endpoints import (
     CHAT_COMPLETIONS,
     DECIDE_BUDGET,
@@ -23,7 +20,6 @@ from plimsoll_runtime.contract.endpoints import (
     GENERATION_ROUTES,
     HEADER_OVER_BUDGET,
 )
-from plimsoll_runtime.contract.key_file import key_headers
 
 EXIT_ADMITTED: Final = 0
 EXIT_NO_DECISION: Final = 1
@@ -32,7 +28,7 @@ PATIENCE_SECONDS: Final = 60.0
 
 
 class NoDecisionError(Exception):
-    """The server could not be asked, or gave no decision; the text is one sentence."""
+    """The server gave no decision, or there is no request; the text is one sentence."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
     try:
         decision = _ask(options)
-    except NoDecisionError as error:
+    except (NoAnswerError, NoDecisionError) as error:
         print(f"plimsoll budget: {error}", file=sys.stderr)
         return EXIT_NO_DECISION
     print(json.dumps(decision, indent=2) if options.json else _table(options.route, decision))
@@ -65,27 +61,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ask(options: argparse.Namespace) -> Mapping[str, Any]:
-    headers = {"Content-Type": "application/json"}
-    if options.over_budget is not None:
-        headers[HEADER_OVER_BUDGET] = options.over_budget
-    if options.api_key_file is not None:
-        headers |= _key_headers(options.api_key_file)
-    body = json.dumps({"route": options.route, "request": _request_body(options.file)}).encode()
-    return _decision(options.url, _post(_target(options.url), body, headers))
-
-
-def _key_headers(file: str) -> Mapping[str, str]:
-    try:
-        return key_headers(Path(file))
-    except ValueError as error:
-        raise NoDecisionError(str(error)) from None
-
-
-def _target(url: str) -> str:
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise NoDecisionError(f"--url {url} is not of the form http://host:port")
-    return f"{url.rstrip('/')}{DECIDE_BUDGET}"
+    server = asked_server(options.url, options.api_key_file, PATIENCE_SECONDS)
+    headers = {} if options.over_budget is None else {HEADER_OVER_BUDGET: options.over_budget}
+    body = {"route": options.route, "request": _request_body(options.file)}
+    return _decision(options.url, server.ask("POST", DECIDE_BUDGET, body, headers))
 
 
 def _request_body(file: str) -> Any:
@@ -103,36 +82,21 @@ def _read(file: str) -> str:
         raise NoDecisionError(f"cannot read {file}: {error}") from None
 
 
-def _post(url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-    try:
-        with urllib.request.urlopen(  # _target has checked the scheme
-            urllib.request.Request(url, data=body, headers=dict(headers)), timeout=PATIENCE_SECONDS
-        ) as answer:
-            content: bytes = answer.read()
-            return content
-    except urllib.error.HTTPError as error:
-        raise NoDecisionError(f"the server answered {error.code}: {_error_message(error.read())}") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise NoDecisionError(f"no server answers at {url}: {reason}; is it running, and is --url right?") from None
-
-
-def _error_message(content: bytes) -> str:
-    """The message in an error body of either API's shape, or the beginning of whatever came instead."""
-    try:
-        return str(json.loads(content)["error"]["message"])
-    except (ValueError, TypeError, KeyError):
-        return content[:200].decode("utf-8", "replace")
-
-
-def _decision(url: str, content: bytes) -> Mapping[str, Any]:
-    try:
-        decision = json.loads(content)
-    except ValueError:
-        decision = None
+def _decision(url: str, answer: Answer) -> Mapping[str, Any]:
+    decision = answer.json()
+    if answer.status != 200:
+        raise NoDecisionError(f"the server answered {answer.status}: {_error_message(answer)}")
     if not isinstance(decision, dict) or not isinstance(decision.get("admitted"), bool):
         raise NoDecisionError(f"{url} answered, but not as a Plimsoll server does")
     return decision
+
+
+def _error_message(answer: Answer) -> str:
+    """The message in an error body of either API's shape, or the beginning of whatever came instead."""
+    try:
+        return str(answer.json()["error"]["message"])
+    except (TypeError, KeyError):
+        return answer.content[:200].decode("utf-8", "replace")
 
 
 def _table(route: str, decision: Mapping[str, Any]) -> str:
