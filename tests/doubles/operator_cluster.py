@@ -144,11 +144,15 @@ class Site:
 
 def wait_for_crd(cluster: RunningCluster) -> None:
     """Until our kind is served. `kubectl wait` fails where it looks before the CRD has any condition."""
-    path = '{.status.conditions[?(@.type=="Established")].status}'
     end = time.monotonic() + 60
-    while cluster.kubectl("get", "crd", f"{names.PLURAL}.{names.GROUP}", f"--output=jsonpath={path}") != "True":
+    while not _is_served(json.loads(cluster.kubectl("get", "crd", f"{names.PLURAL}.{names.GROUP}", "--output=json"))):
         assert time.monotonic() < end, "the CRD is not established"
         time.sleep(0.1)
+
+
+def _is_served(crd: Json) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
 
 
 @contextmanager
