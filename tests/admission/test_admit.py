@@ -138,3 +138,27 @@ def test_bad_fields_come_before_an_unknown_model() -> None:
     unknown = admission().check(replace(request, wire={}))
     assert isinstance(unknown, Refusal)
     assert unknown.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("tenant", "weight"), [("1a2b3c4d" + "0" * 56, 3), ("1a2b3c4e" + "0" * 56, 1), ("everyone", 1), ("ffff0000aa", 7)]
+)
+def test_a_tenant_weighs_what_is_said_of_the_beginning_of_its_hash(tenant: str, weight: int) -> None:
+    by = admission(tenant_weights={"1a2b3c4d": 3, "ffff0000": 7})
+    request = GenerationRequest(COMPLETIONS, "m", "prompt", (TextPrompt("x"),))
+    checked = by.check(request)
+    assert isinstance(checked, CheckedFields)
+    times = by.times(request, checked, 0.0)
+    made = by.admit(request, checked, request_id="r", tenant=tenant, times=times)
+    assert isinstance(made, AdmittedRequest)
+    assert made.tenant_weight == weight
+
+
+@pytest.mark.parametrize(
+    ("server", "asked", "stops"), [(False, None, False), (False, True, True), (True, None, True), (True, False, True)]
+)
+def test_a_repetition_is_stopped_where_the_server_or_the_request_says_so(
+    server: bool, asked: bool | None, stops: bool
+) -> None:
+    values = {} if asked is None else {"repetition_stop": asked}
+    assert admitted("x", by=admission(stops_runaways=server), **values).stop_on_runaway is stops

@@ -151,6 +151,7 @@ def scripted_server(
     thread.start()
     runner.before_step = before_step  # the warm-up is over: from here on the test's own steps count
     runner.num_steps = 0
+    runner.steps.clear()
     try:
         # Loopback needs no certificates, and reading them costs more than a request.
         with httpx.Client(base_url=thread.url, timeout=30, verify=False) as client:

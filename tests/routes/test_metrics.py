@@ -2,14 +2,16 @@
 
 import re
 import threading
+from time import sleep
 
 import httpx
 import pytest
 
-from doubles.clients import send_raw
+from doubles.clients import Clients, send_raw
 from doubles.scripted_model import NOT_A_NUMBER, Script
 from doubles.server import MODEL, ScriptedServer, Vocabulary, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
+from plimsoll_runtime.load_metrics import MAX_TENANTS, TENANT_DIGITS, tenant_shares
 from routes.four_routes import ASK
 from routes.raw_http import begun_post
 
@@ -96,3 +98,32 @@ def test_tokens_are_counted_as_usage_says() -> None:
         assert samples["plimsoll_prompt_tokens_total"] == 4 * len("end of it all")
         assert 0 < samples["plimsoll_cached_tokens_total"] < 3 * len("end of it all")
         assert samples['plimsoll_budget_decisions_total{limited_by="request",route="/v1/messages"}'] == 1
+
+
+def test_tenants_appear_by_the_first_digits_of_a_hash_and_few_at_a_time() -> None:
+    """A label for each key would be a leak, and without a bound a way to fill the memory of whoever scrapes."""
+    shares = dict(tenant_shares([(f"{number:064x}"[::-1], 1.0) for number in range(1000)] + [("a" * 64, 3000.0)]))
+    assert len(shares) == MAX_TENANTS
+    assert all(len(name) <= TENANT_DIGITS for name in shares)
+    assert shares["a" * TENANT_DIGITS] == 0.75
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_the_schedule_shows_in_the_metrics() -> None:
+    with scripted_server(
+        _script, running_slots=1, max_output_default=4, before_step=lambda step: sleep(0.002)
+    ) as server:
+        clients = Clients(server)
+        clients.send(endpoints.COMPLETIONS, limit=55, text="long")
+        wait_until(lambda: server.runner.num_steps > 10)
+        shown = _samples(server)
+        assert shown['plimsoll_tenant_share{tenant="everyone"}'] == 1
+        clients.send(endpoints.COMPLETIONS, limit=3, text="short")
+        assert clients.statuses() == [200, 200]
+        samples = _samples(server)
+        assert samples['plimsoll_preemptions_total{kind="pause"}'] >= 1
+        assert samples["plimsoll_output_tokens_total"] == 58
+        assert samples['plimsoll_level_tokens_total{level="1"}'] == 51
+        assert samples['plimsoll_level_tokens_total{level="0"}'] == 7 + 1, "the warm-up's token is the engine's alone"
+        assert samples["plimsoll_slowdown_count"] == 2
+        assert samples["plimsoll_slowdown_sum"] > 2
