@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -95,5 +96,8 @@ def test_b126_an_end_keeps_the_servers_and_a_new_beginning_finds_them(release: C
     release.helm("uninstall", "rel", "--namespace=sys")
     assert release.kubectl("get", "deployment", "--namespace=sys", "--output=name") == ""
     uid = read(release, "infsrv", "kept", "a")["metadata"]["uid"]
-    release.helm("install", "rel", str(CHART), "--namespace=sys")
+    notes = release.helm("install", "rel", str(CHART), "--namespace=sys")
     assert read(release, "infsrv", "kept", "a")["metadata"]["uid"] == uid
+    assert "watches every namespace" in notes
+    example = textwrap.dedent(notes.partition("<<END\n")[2].partition("     END")[0])
+    release.kubectl("apply", "--server-side", "--dry-run=server", "--filename=-", stdin=example)

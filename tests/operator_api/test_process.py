@@ -22,6 +22,7 @@ from operator_api.conftest import Api
 from plimsoll_operator import names
 from plimsoll_operator.crd import crd
 from plimsoll_operator.crd_check import missing_fields
+from plimsoll_operator.reconcile import Outcome
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -251,6 +252,34 @@ def test_a_deletion_needs_no_operator(with_controllers: Cluster, what: str) -> N
     else:
         site.kubectl("delete", what, "--timeout=30s")
     wait(lambda: not {key for key, each in site.children().items() if each["metadata"].get("ownerReferences")})
+
+
+def test_an_autoscaler_is_followed_and_never_fought(with_controllers: Cluster) -> None:
+    """B115. A real HorizontalPodAutoscaler, which needs no figures to come up to its minimum."""
+    site = Site(with_controllers)
+    site.user_applies()
+    site.settle()
+    target = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "tiny"}
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "tiny", "namespace": site.namespace},
+        "spec": {"scaleTargetRef": target, "minReplicas": 3, "maxReplicas": 4},
+    }
+    site.user_applies_object(autoscaler)
+    wait(lambda: site.get(names.KIND)["spec"]["replicas"] == 3, seconds=120)
+    site.settle()
+    assert site.get("Deployment")["spec"]["replicas"] == 3
+    assert site.reconcile() is Outcome.SETTLED
+    site.user_applies(maxOutput={"default": 99, "limit": 1024})  # a manifest without replicas, as its author has it
+    site.settle()
+    assert (site.get(names.KIND)["spec"]["replicas"], site.get("Deployment")["spec"]["replicas"]) == (3, 3)
+    managers = {each["manager"] for each in site.get(names.KIND)["metadata"]["managedFields"]}
+    assert managers >= {"kubectl", names.FIELD_MANAGER}
+    owned = [
+        each["fieldsV1"] for each in site.get(names.KIND)["metadata"]["managedFields"] if each["manager"] == "plimsoll"
+    ]
+    assert all("f:spec" not in fields for fields in owned), "the operator owns a part of what users declare"
 
 
 def test_a_namespace_on_its_way_out_disturbs_no_other(with_controllers: Cluster, tmp_path: Path) -> None:
