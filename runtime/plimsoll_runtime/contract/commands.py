@@ -7,10 +7,11 @@ that has something to finish installs a handler of its own.
 """
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType, MappingProxyType
 from typing import Any, Final
 
@@ -22,14 +23,19 @@ class Command:
     """`target` is `module:function`; `extra` is what must be installed for it.
 
     `arguments`: the `module:function` that reads the arguments, where the program itself takes seconds to import: it
-    prints `--help` and ends on wrong arguments before that.
+    prints `--help` and ends on wrong arguments before that. `environment`: variables that the program's libraries
+    read when they are imported, set where they are not yet.
     """
 
     target: str
     summary: str
     extra: str
     arguments: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
+
+SERVE_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({"OMP_WAIT_POLICY": "passive"})
+"""torch's threads sleep between its operations: spinning, they hold the cores that the native kernels' threads need."""
 
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     {
@@ -38,6 +44,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "serve one model over HTTP",
             "runtime",
             arguments="plimsoll_runtime.contract.command_line:parse_flags",
+            environment=SERVE_ENVIRONMENT,
         ),
         "up": Command("plimsoll_operator.local:main", "run InferenceServer manifests on this machine", "operator"),
         "budget": Command(
@@ -85,6 +92,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     command = COMMANDS[name]
     if command.arguments:
         _load(command.arguments)(arguments)
+    for variable, value in command.environment.items():
+        os.environ.setdefault(variable, value)
     try:
         program: Program = _load(command.target)
     except ModuleNotFoundError as error:

@@ -3,17 +3,17 @@
 // A matrix `[rows, columns]` is kept in panels of 16 rows; the last panel is filled up with rows of zeros. A panel is a
 // sequence of blocks of `block_groups` groups of 32 columns:
 //
-//   block  = [d: 16 x f16] [m: 16 x f16]          only where a format has block scales (K-quants; m not in Q6_K)
-//            group, group, ...
+//   block  = header, group, group, ...
+//   header only K-quants: d f16 x 16; not Q6_K: m f16 x 16, and 12 x 16 bytes with the scales and minimums of the eight
+//          groups, 6 bits each, packed over 12 bytes as in the file
 //   group  = low codes, high bits, scales
 //   low    4 bits: 4 x 64 bytes; byte 4 * row + b of part j holds column 8j + b (low half) and 8j + 4 + b (high half)
 //          8 bits: 8 x 64 bytes; byte 4 * row + b of part k holds column 4k + b
 //   high   `high_bits` x 64 bytes: byte 4 * row + b of part j holds, bits upwards, the high bits of columns
 //          4k + b, for k = 0..7 (1 bit) or k = 4j..4j+3 (2 bits)
-//   scales half: d f16 x 16 (and m f16 x 16); K: scale u8 x 16, minimum u8 x 16; K halves: two x i8 x 16, one for
-//          16 columns each
+//   scales half: d f16 x 16 (and m f16 x 16); K halves: two x i8 x 16, one for 16 columns each
 //
-// The value of a weight is scale * (code - offset) + minimum (K-quants: - minimum). Products: each row of the input is
+// So a matrix takes the bytes of its file, but for the last panel. The value of a weight is scale * (code - offset) + minimum (K-quants: - minimum). Products: each row of the input is
 // quantized to 8 bits by groups of 32, code = round(x * 127 / largest), and the sum over a group is exact in integers;
 // groups are added in float32 in their order, with fused multiply-add, on every instruction set and for every number
 // of rows. So a result depends on its own row alone, and is the same bit for bit on every processor.
@@ -29,6 +29,7 @@ namespace plimsoll {
 constexpr int GROUP = 32;
 constexpr int PANEL = 16;
 constexpr int PART_BYTES = 4 * PANEL;
+constexpr int K_SCALE_BYTES = 12;
 
 enum class Scales { half, half_minimum, k_minimum, k_halves };
 
@@ -43,9 +44,11 @@ struct Format {
 
     constexpr bool has_block_scales() const { return scales == Scales::k_minimum || scales == Scales::k_halves; }
     constexpr int header_bytes() const {
-        return !has_block_scales() ? 0 : (scales == Scales::k_minimum ? 4 : 2) * PANEL;
+        return !has_block_scales() ? 0 : (scales == Scales::k_minimum ? 4 + K_SCALE_BYTES : 2) * PANEL;
     }
-    constexpr int scale_bytes() const { return (scales == Scales::half_minimum ? 4 : 2) * PANEL; }
+    constexpr int scale_bytes() const {
+        return scales == Scales::k_minimum ? 0 : (scales == Scales::half_minimum ? 4 : 2) * PANEL;
+    }
     constexpr int low_bytes() const { return low_bits * PART_BYTES; }
     constexpr int group_bytes() const { return low_bytes() + high_bits * PART_BYTES + scale_bytes(); }
     constexpr int block_bytes() const { return header_bytes() + block_groups * group_bytes(); }

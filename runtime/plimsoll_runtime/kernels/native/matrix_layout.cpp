@@ -17,7 +17,7 @@ struct RowBlock {
     uint8_t codes[MAX_BLOCK_COLUMNS];
     uint16_t scale;  // float16
     uint16_t minimum;
-    uint8_t scales[MAX_BLOCK_SCALES];  // K-quants: 8 scales and 8 minimums, or 16 scales
+    uint8_t scales[MAX_BLOCK_SCALES];  // K-quants: 8 scales and 8 minimums in 12 bytes, or 16 scales
 };
 
 uint16_t half_bits(const uint8_t* at) { return static_cast<uint16_t>(at[0] | at[1] << 8); }
@@ -39,21 +39,10 @@ void unpack_32(const Format& format, const uint8_t* stored, RowBlock& block) {
     }
 }
 
-// Twelve bytes: four scales, four minimums, four bytes with the low halves of the other four of each, whose two high
-// bits stand in the two high bits of the former.
-void unpack_k_scales(const uint8_t* packed, uint8_t* scales) {
-    for (int i = 0; i < 4; i++) {
-        scales[i] = packed[i] & 63;
-        scales[8 + i] = packed[4 + i] & 63;
-        scales[4 + i] = static_cast<uint8_t>((packed[8 + i] & 15) | (packed[i] >> 2 & 48));
-        scales[12 + i] = static_cast<uint8_t>((packed[8 + i] >> 4) | (packed[4 + i] >> 2 & 48));
-    }
-}
-
 void unpack_k_minimum(const Format& format, const uint8_t* stored, RowBlock& block) {
     block.scale = half_bits(stored);
     block.minimum = half_bits(stored + 2);
-    unpack_k_scales(stored + 4, block.scales);
+    std::copy(stored + 4, stored + 4 + K_SCALE_BYTES, block.scales);
     const uint8_t* high = stored + 16;
     const uint8_t* low = high + 32 * format.high_bits;
     for (int part = 0; part < 8; part++)
@@ -118,10 +107,7 @@ void put_scales(const Format& format, const RowBlock& block, int g, int row, uin
     switch (format.scales) {
         case Scales::half_minimum: put_half(to + 2 * PANEL, row, block.minimum); [[fallthrough]];
         case Scales::half: return put_half(to, row, block.scale);
-        case Scales::k_minimum:
-            to[row] = block.scales[g];
-            to[PANEL + row] = block.scales[8 + g];
-            return;
+        case Scales::k_minimum: return;
         case Scales::k_halves:
             to[row] = block.scales[2 * g];
             to[PANEL + row] = block.scales[2 * g + 1];
@@ -131,7 +117,10 @@ void put_scales(const Format& format, const RowBlock& block, int g, int row, uin
 
 void put_block(const Format& format, const RowBlock& block, int row, uint8_t* to) {
     if (format.has_block_scales()) put_half(to, row, block.scale);
-    if (format.scales == Scales::k_minimum) put_half(to + 2 * PANEL, row, block.minimum);
+    if (format.scales == Scales::k_minimum) {
+        put_half(to + 2 * PANEL, row, block.minimum);
+        for (int i = 0; i < K_SCALE_BYTES; i++) to[(4 + i) * PANEL + row] = block.scales[i];
+    }
     for (int g = 0; g < format.block_groups; g++) {
         uint8_t* group = to + format.header_bytes() + g * format.group_bytes();
         put_codes(format, block.codes + g * GROUP, row, group);
@@ -159,13 +148,22 @@ struct Line {
     float minimum;
 };
 
-Line line_of(const Format& format, const uint8_t* block, const uint8_t* scales, int row) {
+// See packed_scales in matrix_product_body.h; `first` is 0 for scales, 4 for minimums.
+int packed_scale(const uint8_t* block, int g, int first, int row) {
+    const uint8_t* packed = block + 4 * PANEL + row;
+    if (g < 4) return packed[(first + g) * PANEL] & 63;
+    const int both = packed[(8 + g - 4) * PANEL];
+    return (first == 0 ? both & 15 : both >> 4) | packed[(first + g - 4) * PANEL] >> 6 << 4;
+}
+
+Line line_of(const Format& format, const uint8_t* block, int g, const uint8_t* scales, int row) {
     switch (format.scales) {
         case Scales::half_minimum: return {{half_at(scales, row), half_at(scales, row)}, half_at(scales + 32, row)};
         case Scales::half: return {{half_at(scales, row), half_at(scales, row)}, 0};
         case Scales::k_minimum: {
-            const float scale = half_at(block, row) * scales[row];
-            return {{scale, scale}, -(half_at(block + 2 * PANEL, row) * scales[PANEL + row])};
+            const float scale = half_at(block, row) * static_cast<float>(packed_scale(block, g, 0, row));
+            const float minimum = half_at(block + 2 * PANEL, row) * static_cast<float>(packed_scale(block, g, 4, row));
+            return {{scale, scale}, -minimum};
         }
         case Scales::k_halves: {
             const float scale = half_at(block, row);
@@ -176,9 +174,10 @@ Line line_of(const Format& format, const uint8_t* block, const uint8_t* scales, 
     return {};
 }
 
-void decode_group(const Format& format, const uint8_t* block, const uint8_t* group, int row, float* output) {
+void decode_group(const Format& format, const uint8_t* block, int g, int row, float* output) {
+    const uint8_t* group = block + format.header_bytes() + g * format.group_bytes();
     const uint8_t* scales = group + format.low_bytes() + format.high_bits * PART_BYTES;
-    const Line line = line_of(format, block, scales, row);
+    const Line line = line_of(format, block, g, scales, row);
     const bool has_minimum = format.scales == Scales::half_minimum || format.scales == Scales::k_minimum;
     for (int c = 0; c < GROUP; c++) {
         const float scaled = line.scale[c / 16] * static_cast<float>(code_at(format, group, row, c) - format.offset);
@@ -212,7 +211,7 @@ void take_rows(Compute& compute, const Matrix& matrix, const int64_t* rows, int6
             float* to = output + taken * matrix.num_columns;
             for (int64_t b = 0; b < matrix.blocks_per_row(); b++, block += format.block_bytes())
                 for (int g = 0; g < format.block_groups; g++, to += GROUP)
-                    decode_group(format, block, block + format.header_bytes() + g * format.group_bytes(), row, to);
+                    decode_group(format, block, g, row, to);
         }
     };
     compute.pool.run(static_cast<int>((num_taken + per_task - 1) / per_task), task);

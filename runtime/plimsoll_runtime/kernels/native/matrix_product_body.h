@@ -50,23 +50,42 @@ struct GroupScales {
 struct BlockScales {
     Floats scale;
     Floats minimum;
+    const uint8_t* packed;
 };
 
 template <const Format& FORMAT>
 static inline BlockScales block_scales(const uint8_t* block, int lane) {
     BlockScales scales{};
     if constexpr (FORMAT.has_block_scales()) scales.scale = load_halves(block + 2 * lane);
-    if constexpr (FORMAT.scales == Scales::k_minimum) scales.minimum = load_halves(block + 2 * PANEL + 2 * lane);
+    if constexpr (FORMAT.scales == Scales::k_minimum) {
+        scales.minimum = load_halves(block + 2 * PANEL + 2 * lane);
+        scales.packed = block + 4 * PANEL;
+    }
     return scales;
 }
 
+// Four scales, four minimums, four bytes with the low halves of the other four of each, whose two high bits stand in
+// the two high bits of the former; `first` is 0 for scales, 4 for minimums.
+static inline Floats packed_scales(const uint8_t* packed, int group, int first, int lane) {
+    using Line = uint8_t __attribute__((vector_size(PANEL), aligned(1), may_alias));
+    const Line* lines = reinterpret_cast<const Line*>(packed);
+    if (group < 4) {
+        const Line scales = lines[first + group] & 63;
+        return load_bytes(reinterpret_cast<const uint8_t*>(&scales) + lane);
+    }
+    const Line both = lines[8 + group - 4];
+    const Line scales = (first == 0 ? both & 15 : both >> 4) | (lines[first + group - 4] >> 6 << 4);
+    return load_bytes(reinterpret_cast<const uint8_t*>(&scales) + lane);
+}
+
+// `g` counts the groups of a block.
 template <const Format& FORMAT>
-static inline GroupScales<FORMAT> group_scales(const BlockScales& block, const uint8_t* group, int lane) {
+static inline GroupScales<FORMAT> group_scales(const BlockScales& block, const uint8_t* group, int g, int lane) {
     const uint8_t* at = group + FORMAT.low_bytes() + FORMAT.high_bits * PART_BYTES;
     GroupScales<FORMAT> scales{};
     if constexpr (FORMAT.scales == Scales::k_minimum) {
-        scales.scales[0] = multiplied(block.scale, load_bytes(at + lane));
-        scales.minimum = negative(multiplied(block.minimum, load_bytes(at + PANEL + lane)));
+        scales.scales[0] = multiplied(block.scale, packed_scales(block.packed, g, 0, lane));
+        scales.minimum = negative(multiplied(block.minimum, packed_scales(block.packed, g, 4, lane)));
     } else if constexpr (FORMAT.scales == Scales::k_halves) {
         scales.scales[0] = multiplied(block.scale, load_signed_bytes(at + lane));
         scales.scales[1] = multiplied(block.scale, load_signed_bytes(at + PANEL + lane));
@@ -99,9 +118,9 @@ static inline void add_columns(const uint8_t* group, const TileGroup& tile, int 
 }
 
 template <const Format& FORMAT, int TOKENS>
-static inline void add_group(const uint8_t* group, const BlockScales& block, const TileGroup& tile, int lane,
+static inline void add_group(const uint8_t* group, int g, const BlockScales& block, const TileGroup& tile, int lane,
                              Floats* totals) {
-    const GroupScales<FORMAT> scales = group_scales<FORMAT>(block, group, lane);
+    const GroupScales<FORMAT> scales = group_scales<FORMAT>(block, group, g, lane);
     if constexpr (FORMAT.scales == Scales::k_halves) {
         add_columns<FORMAT, TOKENS, 0, 4>(group, tile, lane, 0, scales.scales[0], totals);
         add_columns<FORMAT, TOKENS, 4, 8>(group, tile, lane, 1, scales.scales[1], totals);
@@ -124,7 +143,7 @@ static void multiply_panel(const uint8_t* panel, int64_t num_blocks, const uint8
         const uint8_t* group = panel + FORMAT.header_bytes();
         for (int g = 0; g < FORMAT.block_groups; g++) {
             for (int line = 0; line < FORMAT.group_bytes(); line += 64) __builtin_prefetch(group + PREFETCH_BYTES + line);
-            add_group<FORMAT, TOKENS>(group, scales, tile_group<TOKENS>(tile), lane, totals);
+            add_group<FORMAT, TOKENS>(group, g, scales, tile_group<TOKENS>(tile), lane, totals);
             group += FORMAT.group_bytes();
             tile += TOKENS * TILE_GROUP_BYTES;
         }
