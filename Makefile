@@ -18,7 +18,7 @@ export PIP_FIND_LINKS := $(strip $(PIP_FIND_LINKS) $(realpath ../shared/wheels))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help venv native demo serve test lint typecheck verify bench bench-cpu clean
+.PHONY: help venv native demo serve test lint typecheck verify bench bench-cpu bench-fairness clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ bench: $(INSTALLED) ## Measure this machine against its yardsticks, as a table a
 
 bench-cpu: $(INSTALLED) ## Compare with llama.cpp's own programs (LLAMA_CPP_BIN) and transformers; FLAGS="--only single --rounds 2"
 	$(BIN)/python benchmarks/cpu.py $(FLAGS)
+
+bench-fairness: $(INSTALLED) ## Replay the first report's case by a virtual clock and with SmolLM2; FLAGS="--part replay" needs seconds
+	$(BIN)/python benchmarks/fairness.py $(FLAGS)
 
 include e2e/cluster.mk
 

@@ -30,7 +30,7 @@ class ServedEngine:
         """`model` is the name that requests carry; it is ready when `ready_path` answers 200."""
         self.name = name
         self._model = model
-        self._url = url
+        self.url = url
         start = time.perf_counter()
         self._process = subprocess.Popen(command)
         try:
@@ -46,7 +46,7 @@ class ServedEngine:
         return self._process.pid
 
     def stream(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[StreamTiming]:
-        return asyncio.run(stream_all(self._url, self._model, prompts, num_tokens))
+        return asyncio.run(stream_all(self.url, self._model, prompts, num_tokens))
 
     def peak_resident_bytes(self) -> int:
         return peak_resident_bytes(self._process.pid)
