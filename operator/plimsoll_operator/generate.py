@@ -38,7 +38,14 @@ HEADERS: Final[tuple[tuple[str, str, str], ...]] = (
     (endpoints.HEADER_PROMPT_TOKENS, "answer, budget refusal", "Prompt tokens after the chat template"),
     (endpoints.HEADER_MAX_OUTPUT_TOKENS, "answer", "Output tokens granted, per choice"),
     (endpoints.HEADER_LIMITED_BY, "answer", "`request`, `default`, `limit` or `context`"),
-    (endpoints.HEADER_FINISH_DETAIL, "plain answer", "Why a choice ended at its limit"),
+    (endpoints.HEADER_FINISH_DETAIL, "plain answer", "Why a choice ended at its limit, deadline or as a repetition"),
+    (endpoints.HEADER_REQUEST_TIMEOUT, "request", "Seconds that the client waits for the whole answer"),
+    *(
+        (name, "request", "What an SDK says of itself: seconds without a sign")
+        for name in endpoints.SDK_TIMEOUT_HEADERS
+    ),
+    (endpoints.HEADER_QUEUE_WAIT_ESTIMATE, "429, 529", "Whole seconds that it would have waited, as likely as not"),
+    (endpoints.HEADER_SHOULD_RETRY, "504", "`false`: the same request would take as long again"),
 )
 
 
