@@ -21,7 +21,7 @@ SAMPLE: Mapping[str, Any] = yaml.safe_load((ROOT / "crds" / "samples" / "smollm2
 SERVED_NAME = str(SAMPLE["spec"]["model"]["servedName"])
 SYSTEM = "plimsoll-system"
 OPERATOR = "deployment/plimsoll"
-READY_SECONDS = 240
+READY_SECONDS = 400
 # Replicas, their neighbours and the tests share the cores of one machine.
 ONE_CORE: Mapping[str, Any] = {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}
 _NUMBERS = itertools.count(1)

@@ -11,7 +11,7 @@ from openai import OpenAI
 from live_site import Site
 from operator_pod import operator_away
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 QUESTION = "Name three colours."
 MODEL = "smollm2"

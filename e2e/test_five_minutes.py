@@ -20,7 +20,7 @@ from live_site import SERVED_NAME, Site, new_site
 from operator_process import install_chart, running_operator
 from silent_proxy import between
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 PATIENCE_SECONDS = 420
 MESSAGES = [{"role": "user", "content": "Name three colours."}]

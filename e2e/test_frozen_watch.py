@@ -13,7 +13,7 @@ from live_site import Site
 from operator_process import install_chart, running_operator
 from silent_proxy import between
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 
 def test_an_edit_is_seen_although_the_watch_has_died_in_silence(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from doubles.hub import Hub, running_hub
 from live_site import Site
 from release import install
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SOURCE = f"hf://org/tiny/{FILE}"

@@ -4,7 +4,7 @@ import pytest
 
 from live_site import Site
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 
 def test_two_servers_of_one_name_in_two_namespaces(site: Site, other_site: Site) -> None:

@@ -9,7 +9,7 @@ import pytest
 from live_site import Site
 from operator_pod import kill_operator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 CHANGED: Mapping[str, Any] = {"replicas": 2, "maxOutput": {"default": 100, "limit": 1024}}
 

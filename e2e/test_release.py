@@ -16,7 +16,7 @@ from live_site import SYSTEM, Site
 from operator_pod import operator_away
 from release import CHART, install
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 RELEASE = "narrow"
 OWN = "e2e-narrow-system"

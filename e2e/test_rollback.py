@@ -10,7 +10,7 @@ import pytest
 
 from live_site import SERVED_NAME, Site
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 ABOVE_WINDOW = 9000
 """Of SmolLM2, which is 8192; the API server cannot know."""

@@ -14,7 +14,7 @@ import pytest
 
 from live_site import Site
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 MODEL = "smollm2"
 CLIENTS = 8

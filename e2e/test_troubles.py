@@ -8,7 +8,7 @@ import pytest
 
 from live_site import ONE_CORE, Site
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 NO_NODE = {"nodeSelector": {"plimsoll.dev/nowhere": "true"}}
 TOO_LARGE = {"resources": {"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}}}
