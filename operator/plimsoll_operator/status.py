@@ -94,10 +94,13 @@ def status(server: InferenceServer, observed: Observed, plan: Plan, now: datetim
         "updatedReplicas": facts.count("updatedReplicas") if facts.is_deployment_current else 0,
         "selector": ",".join(f"{key}={value}" for key, value in names.selector_labels(server.name).items()),
         "endpoint": names.endpoint(server.name, server.namespace, DEFAULT_PORT),
-        "budget": {"declared": declared(server), "effective": effective(facts.replicas)},
+        "budget": {"declared": declared(server)},
         "replicaBudgets": [_replica_budget(replica) for replica in facts.replicas[:MAX_REPLICA_BUDGETS]],
         "conditions": _conditions(verdicts, generation, observed.previous_status, now),
     }
+    limits = effective(facts.replicas)
+    if limits:  # an object that is applied empty in place of one with fields becomes null, which the API server refuses
+        content["budget"]["effective"] = limits
     refused = all_refused(observed)
     if refused is not None:
         content["refusals"] = {"reason": refused.reason, "requests": refused.requests}

@@ -98,3 +98,18 @@ def test_drift_is_told_with_both_values_and_takes_the_pod_out_of_the_service_and
         site.settle()
     assert site.get("Pod", "tiny-1")["metadata"]["labels"][names.LABEL_ROUTABLE] == names.ROUTABLE
     assert site.condition()["status"] == "True"
+
+
+def test_a_server_that_loses_its_last_replica_is_not_ready(site: Site) -> None:
+    """Before, a budget without any limit was applied as an empty object, which the API server took for null and
+    refused, and the server stayed Ready with nobody behind it."""
+    with budget_server(ADDRESS, said()):
+        site.settle()
+        site.deployment_reports(1, 1)
+        site.settle()
+    assert site.condition()["status"] == "True"
+    site.kubectl("delete", "pod", "tiny-1", "--force", "--grace-period=0")
+    site.deployment_reports(0, 0)
+    site.settle()
+    assert site.condition()["status"] == "False"
+    assert site.get(names.KIND)["status"]["budget"].keys() == {"declared"}
