@@ -107,6 +107,7 @@ def test_the_budget_shows_limits_and_load(server: ScriptedServer) -> None:
         "over_budget": "clamp",
         "running_slots": 4,
         "kv_capacity_tokens": 4 * CONTEXT,
+        "kernels": {"name": "scripted"},
     }
     assert said.items() >= expected.items()
 
