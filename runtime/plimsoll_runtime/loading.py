@@ -43,6 +43,7 @@ from plimsoll_runtime.engine.settings import (
 )
 from plimsoll_runtime.kernels.native_library import choose_kernels
 from plimsoll_runtime.models.decoder import Progress, load_decoder
+from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, NativeDecoder, fits_library
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.text.errors import TemplateError, TokenizerError
@@ -85,9 +86,14 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     kernels = choose_kernels(device, usable_cores())
     checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
     text = _load_text(checkpoint)
-    plan = _plan(config, checkpoint, device, dtype)
+    computes_natively = kernels.native is not None and fits_library(
+        checkpoint.architecture, checkpoint.weights.layer_storages, dtype, DEFAULT_PAGE_SIZE
+    )
+    cache_dtype = NATIVE_CACHE_DTYPE if computes_natively else dtype
+    plan = _plan(config, checkpoint, device, cache_dtype)
     limits = _limits(config, plan)
     decoder = load_decoder(checkpoint, device, dtype, progress, kernels.native)
+    model = NativeDecoder(decoder, kernels.native) if computes_natively and kernels.native is not None else decoder
     architecture = checkpoint.architecture
     cache = allocate_kv_cache(
         num_layers=architecture.num_layers,
@@ -95,7 +101,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
         head_dim=architecture.head_dim,
         num_pages=plan.num_pages,
         page_size=plan.page_size,
-        dtype=dtype,
+        dtype=cache_dtype,
         device=device,
     )
     return LoadedModel(
@@ -119,7 +125,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
             host_pages=plan.host_pages,
             detects_runaways=config.runaway != "off",
         ),
-        runner=ModelRunner(decoder, cache, plan.page_size, device),
+        runner=ModelRunner(model, cache, plan.page_size, device),
         host=HostKV(cache, plan.page_size),
         kernels=kernels.facts(),
     )
@@ -142,7 +148,9 @@ def _load_text(checkpoint: Checkpoint) -> ModelText:
     return load_from_folder(checkpoint.folder, checkpoint.architecture.vocab_size)
 
 
-def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> CapacityPlan:
+def _plan(
+    config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, cache_dtype: torch.dtype
+) -> CapacityPlan:
     architecture = checkpoint.architecture
     facts = MemoryFacts(
         available_bytes=available_bytes(device),
@@ -160,7 +168,7 @@ def _plan(config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, d
             num_layers=architecture.num_layers,
             num_kv_heads=architecture.num_kv_heads,
             head_dim=architecture.head_dim,
-            element_bytes=dtype.itemsize,
+            element_bytes=cache_dtype.itemsize,
         ),
         host_bytes=None if device.type == "cpu" else available_bytes(torch.device("cpu")),
     )

@@ -1,6 +1,10 @@
-"""No test asks the network for a model."""
+"""No test asks the network for a model; the native library is where it could be made."""
 
 import pytest
+
+from kernels.native_fixtures import instructions, native_library
+
+__all__ = ["instructions", "native_library"]
 
 
 @pytest.fixture(autouse=True, scope="session")

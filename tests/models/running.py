@@ -6,9 +6,13 @@ from pathlib import Path
 
 import torch
 
+from plimsoll_runtime.kernels.native_library import NativeKernels
 from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SequenceSpan
 from plimsoll_runtime.models.decoder import Decoder, load_decoder
+from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, PAGE_TOKENS, NativeDecoder, fits_library
 from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
+
+AnyDecoder = Decoder | NativeDecoder
 
 CPU = torch.device("cpu")
 PAGE_SIZE = 4
@@ -28,34 +32,47 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     return load_decoder(open_checkpoint(path), CPU, dtype, lambda done_bytes, all_bytes: None)
 
 
-def empty_cache(decoder: Decoder) -> list[LayerCache]:
+def load_native(path: Path, kernels: NativeKernels, cache_dtype: torch.dtype = NATIVE_CACHE_DTYPE) -> NativeDecoder:
+    checkpoint = open_checkpoint(path)
+    assert fits_library(checkpoint.architecture, checkpoint.weights.layer_storages, torch.float32, PAGE_TOKENS)
+    decoder = load_decoder(checkpoint, CPU, torch.float32, lambda done_bytes, all_bytes: None, kernels)
+    return NativeDecoder(decoder, kernels, cache_dtype)
+
+
+def empty_cache(decoder: AnyDecoder) -> list[LayerCache]:
     """Filled with numbers that would show: a page that is read without being written is never silently zero."""
     shape = decoder.architecture
-    size = (NUM_PAGES * PAGE_SIZE, shape.num_kv_heads, shape.head_dim)
+    size = (NUM_PAGES * page_size_of(decoder), shape.num_kv_heads, shape.head_dim)
+    dtype = decoder.cache_dtype if isinstance(decoder, NativeDecoder) else decoder.dtype
     return [
-        LayerCache(torch.full(size, 9.0, dtype=decoder.dtype), torch.full(size, 9.0, dtype=decoder.dtype))
+        LayerCache(torch.full(size, 9.0, dtype=dtype), torch.full(size, 9.0, dtype=dtype))
         for _ in range(shape.num_layers)
     ]
 
 
-def run_step(decoder: Decoder, cache: Sequence[LayerCache], chunks: Sequence[Chunk]) -> list[torch.Tensor]:
+def page_size_of(decoder: AnyDecoder) -> int:
+    return PAGE_TOKENS if isinstance(decoder, NativeDecoder) else PAGE_SIZE
+
+
+def run_step(decoder: AnyDecoder, cache: Sequence[LayerCache], chunks: Sequence[Chunk]) -> list[torch.Tensor]:
     """One forward; logits `[n, V]` of every chunk's tokens."""
     spans: list[SequenceSpan] = []
     rows: list[int] = []
     positions: list[int] = []
+    page_size = page_size_of(decoder)
     for chunk in chunks:
         spans.append(SequenceSpan(len(rows), len(chunk.token_ids), chunk.context_tokens, chunk.page_table))
         for position in range(chunk.context_tokens, chunk.context_tokens + len(chunk.token_ids)):
-            rows.append(chunk.page_table[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE)
+            rows.append(chunk.page_table[position // page_size] * page_size + position % page_size)
             positions.append(position)
     token_ids = torch.tensor([token_id for chunk in chunks for token_id in chunk.token_ids])
-    batch = AttentionBatch(spans, PAGE_SIZE, torch.tensor(rows))
+    batch = AttentionBatch(spans, page_size, torch.tensor(rows))
     hidden = decoder.forward(token_ids, torch.tensor(positions), batch, cache)
     return list(torch.split(decoder.logits(hidden), [len(chunk.token_ids) for chunk in chunks]))
 
 
 def run_chunks(
-    decoder: Decoder, token_ids: Sequence[int], sizes: Sequence[int], page_table: Sequence[int]
+    decoder: AnyDecoder, token_ids: Sequence[int], sizes: Sequence[int], page_table: Sequence[int]
 ) -> torch.Tensor:
     """A whole sequence in chunks of the given sizes (the last one repeats); logits `[T, V]`."""
     cache, logits, at = empty_cache(decoder), [], 0
@@ -67,5 +84,5 @@ def run_chunks(
     return torch.cat(logits)
 
 
-def all_logits(decoder: Decoder, token_ids: Sequence[int]) -> torch.Tensor:
+def all_logits(decoder: AnyDecoder, token_ids: Sequence[int]) -> torch.Tensor:
     return run_chunks(decoder, token_ids, [len(token_ids)], range(NUM_PAGES))

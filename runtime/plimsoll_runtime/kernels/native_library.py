@@ -33,6 +33,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "plimsoll_free": (None, [_POINTER]),
     "plimsoll_matrix_bytes": (_SIZE, [_POINTER]),
     "plimsoll_multiply": (_INT, [_POINTER, _POINTER, _POINTER, _SIZE, _POINTER]),
+    "plimsoll_forward": (_INT, [_POINTER, _POINTER, _POINTER]),
+    "plimsoll_attend": (_INT, [_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER]),
     "plimsoll_take_rows": (None, [_POINTER, _POINTER, _POINTER, _SIZE, _POINTER]),
 }
 

@@ -70,11 +70,11 @@ class Decoder:
         self.architecture = architecture
         self.device = norm.device
         self.dtype = dtype
-        self._layers = tuple(layers)
-        self._rotations = tuple(rotations)
-        self._embedding = embedding
-        self._output = output
-        self._norm = norm
+        self.layers = tuple(layers)
+        self.rotations = tuple(rotations)
+        self.embedding = embedding
+        self.output = output
+        self.norm = norm
 
     @torch.inference_mode()
     def forward(
@@ -86,23 +86,26 @@ class Decoder:
     ) -> torch.Tensor:
         """Hidden states `[T, E]` after the final norm; writes the new tokens' keys and values into `cache`."""
         step = self._prepare(positions_T, attention)
-        hidden_TE = self._embedding.take_rows(token_ids_T)
-        if self.architecture.embedding_scale != 1:
-            hidden_TE = hidden_TE * self.architecture.embedding_scale
-        for index, layer in enumerate(self._layers):
+        hidden_TE = self.embed(token_ids_T)
+        for index, layer in enumerate(self.layers):
             hidden_TE = hidden_TE + self._attend(index, layer, hidden_TE, step, cache[index])
             hidden_TE = hidden_TE + self._feed_forward(layer, hidden_TE)
-        return self._normed(hidden_TE, self._norm)
+        return self._normed(hidden_TE, self.norm)
+
+    def embed(self, token_ids_T: torch.Tensor) -> torch.Tensor:
+        """`[T, E]`, what the first layer starts from."""
+        hidden_TE = self.embedding.take_rows(token_ids_T)
+        return hidden_TE if self.architecture.embedding_scale == 1 else hidden_TE * self.architecture.embedding_scale
 
     @torch.inference_mode()
     def logits(self, hidden_NE: torch.Tensor) -> torch.Tensor:
         """`[N, V]` float32 for rows that came out of `forward`."""
-        return self._output.project(hidden_NE).float()
+        return self.output.project(hidden_NE).float()
 
     def _prepare(self, positions_T: torch.Tensor, attention: AttentionBatch) -> Step:
         return Step(
             views={window: plan_attention(attention, window, self.device) for window in self.architecture.windows},
-            tables={rotation: rotation.tables(positions_T, self.dtype) for rotation in set(self._rotations)},
+            tables={rotation: rotation.tables(positions_T, self.dtype) for rotation in set(self.rotations)},
             cache_rows_T=attention.cache_rows_T,
         )
 
@@ -118,7 +121,7 @@ class Decoder:
         turned_THD, value_TKD = heads_THD[:, :num_turned], heads_THD[:, num_turned:]
         if layer.query_key_norm is not None:
             turned_THD = self._normed(turned_THD, layer.query_key_norm)
-        turned_THD = rotate(turned_THD, *step.tables[self._rotations[index]])
+        turned_THD = rotate(turned_THD, *step.tables[self.rotations[index]])
         query_THD, key_TKD = turned_THD[:, : shape.num_heads], turned_THD[:, shape.num_heads :]
         cache.keys.index_copy_(0, step.cache_rows_T, key_TKD)
         cache.values.index_copy_(0, step.cache_rows_T, value_TKD)

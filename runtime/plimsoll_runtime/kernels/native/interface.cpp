@@ -1,7 +1,9 @@
-// The C functions for compute and matrices: what Python calls through ctypes. Nothing is thrown across them; a null
-// handle is a failure. Sizes are checked on the Python side, in kernels/native_library.py.
+// The C functions for compute, matrices and the decoder: what Python calls through ctypes. Nothing is thrown across them; a null
+// handle is a failure. Sizes are checked on the Python side, in kernels/native_library.py and
+// models/native_decoder.py.
 #include <exception>
 
+#include "decoder.h"
 #include "matrix.h"
 
 using namespace plimsoll;
@@ -53,6 +55,25 @@ int plimsoll_multiply(Compute* compute, const Matrix* matrix, const float* input
 void plimsoll_take_rows(Compute* compute, const Matrix* matrix, const int64_t* rows, int64_t num_taken,
                         float* output) {
     take_rows(*compute, *matrix, rows, num_taken, output);
+}
+
+int plimsoll_forward(Compute* compute, const Decoder* decoder, const DecoderStep* step) {
+    try {
+        forward(*compute, *decoder, *step);
+        return 0;
+    } catch (const std::exception&) {
+        return 1;
+    }
+}
+
+int plimsoll_attend(Compute* compute, const Decoder* decoder, const DecoderStep* step, int64_t layer,
+                    const float* queries, float* output) {
+    try {
+        attend(*compute, *decoder, *step, layer, queries, output);
+        return 0;
+    } catch (const std::exception&) {
+        return 1;
+    }
 }
 
 }  // extern "C"

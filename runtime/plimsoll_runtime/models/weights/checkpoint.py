@@ -27,6 +27,9 @@ class Weights(Protocol):
     @property
     def num_bytes(self) -> int: ...
 
+    @property
+    def layer_storages(self) -> frozenset[str]: ...
+
     def read(self, role: str) -> StoredTensor: ...
 
 

@@ -29,6 +29,13 @@ class TensorEntry:
     num_bytes: int
 
 
+def layer_storages(roles: Mapping[str, TensorEntry]) -> frozenset[str]:
+    """The storages of the matrices of all layers."""
+    return frozenset(
+        entry.storage.name for role, entry in roles.items() if role.startswith("layers.") and len(entry.shape) > 1
+    )
+
+
 def match_roles(
     source: Path,
     shapes: Mapping[str, tuple[int, ...]],

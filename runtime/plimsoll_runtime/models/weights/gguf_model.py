@@ -23,7 +23,13 @@ from plimsoll_runtime.models.architecture import (
     YarnScaling,
     parameter_shapes,
 )
-from plimsoll_runtime.models.weights.entries import TensorEntry, match_roles, read_bytes, split_first_dimension
+from plimsoll_runtime.models.weights.entries import (
+    TensorEntry,
+    layer_storages,
+    match_roles,
+    read_bytes,
+    split_first_dimension,
+)
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.models.weights.fields import Fields
 from plimsoll_runtime.models.weights.gguf import GgufFile
@@ -76,6 +82,10 @@ class GgufWeights:
     @property
     def num_bytes(self) -> int:
         return sum(entry.num_bytes for entry in self._roles.values())
+
+    @property
+    def layer_storages(self) -> frozenset[str]:
+        return layer_storages(self._roles)
 
     def read(self, role: str) -> StoredTensor:
         stored = read_bytes(self._roles[role])

@@ -25,7 +25,7 @@ from plimsoll_runtime.models.architecture import (
     YarnScaling,
     parameter_shapes,
 )
-from plimsoll_runtime.models.weights.entries import TensorEntry, match_roles
+from plimsoll_runtime.models.weights.entries import TensorEntry, layer_storages, match_roles
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.models.weights.fields import Fields
 from plimsoll_runtime.models.weights.safetensors import read_tensor
@@ -75,6 +75,10 @@ class FolderWeights:
     @property
     def num_bytes(self) -> int:
         return sum(entry.num_bytes for entry in self._roles.values())
+
+    @property
+    def layer_storages(self) -> frozenset[str]:
+        return layer_storages(self._roles)
 
     def read(self, role: str) -> StoredTensor:
         stored = read_tensor(self._roles[role])
