@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from plimsoll_runtime.contract import commands
+from plimsoll_runtime.kernels import native
 
 
 def test_a_command_gets_its_arguments_and_gives_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,20 +86,28 @@ def test_help_and_wrong_flags_of_serve_do_not_wait_for_torch(words: list[str], c
     assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done.stderr
 
 
-@pytest.mark.parametrize(("already", "seen"), [(None, "passive"), ("active", "active")])
+@pytest.mark.parametrize(
+    ("has_library", "already", "seen"), [(True, None, "passive"), (True, "active", "active"), (False, None, None)]
+)
 def test_torch_is_told_not_to_spin_before_it_is_imported(
-    already: str | None, seen: str, monkeypatch: pytest.MonkeyPatch
+    has_library: bool, already: str | None, seen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is put back
     monkeypatch.delenv("OMP_WAIT_POLICY")
     if already is not None:
         monkeypatch.setenv("OMP_WAIT_POLICY", already)
+    library = tmp_path / "library.so"
+    monkeypatch.setattr(native, "LIBRARY_PATH", library)
+    if has_library:
+        library.touch()
     found: list[str | None] = []
 
     def import_module(name: str) -> object:
         if name == "plimsoll_runtime.__main__":
             found.append(os.environ.get("OMP_WAIT_POLICY"))
-        return SimpleNamespace(serve=lambda arguments: 0, parse_flags=lambda arguments: None)
+        return SimpleNamespace(
+            serve=lambda arguments: 0, parse_flags=lambda arguments: None, thread_environment=native.thread_environment
+        )
 
     monkeypatch.setattr(importlib, "import_module", import_module)
     assert commands.main(["serve", "--model=file:///x"]) == 0

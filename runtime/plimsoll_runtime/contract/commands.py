@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType, MappingProxyType
 from typing import Any, Final
 
@@ -23,19 +23,16 @@ class Command:
     """`target` is `module:function`; `extra` is what must be installed for it.
 
     `arguments`: the `module:function` that reads the arguments, where the program itself takes seconds to import: it
-    prints `--help` and ends on wrong arguments before that. `environment`: variables that the program's libraries
-    read when they are imported, set where they are not yet.
+    prints `--help` and ends on wrong arguments before that. `environment`: the `module:function` that gives
+    variables which the program's libraries read when they are imported; they are set where they are not yet.
     """
 
     target: str
     summary: str
     extra: str
     arguments: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: str = ""
 
-
-SERVE_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({"OMP_WAIT_POLICY": "passive"})
-"""torch's threads sleep between its operations: spinning, they hold the cores that the native kernels' threads need."""
 
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     {
@@ -44,7 +41,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "serve one model over HTTP",
             "runtime",
             arguments="plimsoll_runtime.contract.command_line:parse_flags",
-            environment=SERVE_ENVIRONMENT,
+            environment="plimsoll_runtime.kernels.native:thread_environment",
         ),
         "up": Command("plimsoll_operator.local:main", "run InferenceServer manifests on this machine", "operator"),
         "budget": Command(
@@ -92,8 +89,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     command = COMMANDS[name]
     if command.arguments:
         _load(command.arguments)(arguments)
-    for variable, value in command.environment.items():
-        os.environ.setdefault(variable, value)
+    if command.environment:
+        for variable, value in _load(command.environment)().items():
+            os.environ.setdefault(variable, value)
     try:
         program: Program = _load(command.target)
     except ModuleNotFoundError as error:

@@ -10,14 +10,11 @@ was made with it.
 import ctypes
 import weakref
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from plimsoll_runtime.kernels.native.build import LIBRARY_NAME
+from plimsoll_runtime.kernels.native import LIBRARY_PATH
 from plimsoll_runtime.kernels.stored import StoredTensor
-
-LIBRARY_PATH = Path(__file__).parent / "native" / LIBRARY_NAME
 
 NATIVE_STORAGES = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})
 
