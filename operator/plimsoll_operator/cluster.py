@@ -25,14 +25,6 @@ REQUEST_TIMEOUT: Final = (5, 30)
 """Seconds to connect, and to wait for an answer."""
 CONNECTIONS: Final = 16
 MAX_EVENTS: Final = 500
-PLURALS: Final = {
-    **{kind: f"{kind.lower()}s" for _, kind in CHILD_KINDS},
-    "NetworkPolicy": "networkpolicies",
-    "Pod": "pods",
-    "Event": "events",
-    "Lease": "leases",
-    names.KIND: names.PLURAL,
-}
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 
@@ -75,7 +67,7 @@ class Kind:
         """Without a namespace: of all of them."""
         root = "/api/v1" if self.api_version == "v1" else f"/apis/{self.api_version}"
         where = "" if namespace is None else f"/namespaces/{namespace}"
-        return f"{root}{where}/{PLURALS[self.kind]}" + ("" if name is None else f"/{name}")
+        return f"{root}{where}/{names.plural_of(self.kind)}" + ("" if name is None else f"/{name}")
 
 
 SERVER: Final = Kind(names.API_VERSION, names.KIND)

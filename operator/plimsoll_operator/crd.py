@@ -8,13 +8,12 @@ bound; nothing unknown is kept except below `affinity`; an optional field is abs
 from collections.abc import Mapping
 from typing import Any, Final
 
-import yaml
-
 from plimsoll_operator import names
 from plimsoll_operator.budgets import FIELDS
 from plimsoll_operator.cel_rules import NAME_RULE, RULES, manifest_word, word_rule
 from plimsoll_operator.spec import Spec
 from plimsoll_operator.status import MAX_REPLICA_BUDGETS
+from plimsoll_operator.yaml_text import written_out
 from plimsoll_runtime.contract.quantity import BYTES_PATTERN
 
 MAX_TEXT: Final = 1024
@@ -63,12 +62,7 @@ def crd() -> dict[str, Any]:
 
 def crd_yaml() -> str:
     """The definition as text, each part written out where it stands."""
-    return yaml.dump(crd(), Dumper=_WrittenOut, sort_keys=False, width=110, allow_unicode=True)
-
-
-class _WrittenOut(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    return written_out(crd())
 
 
 def spec_schema() -> dict[str, Any]:

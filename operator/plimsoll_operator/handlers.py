@@ -12,22 +12,15 @@ from typing import Any, Final
 import kopf
 
 from plimsoll_operator import names
+from plimsoll_operator.desired import CHILD_KINDS
 from plimsoll_operator.work_queue import Key
 
 TellServer = Callable[[Key, str | None], None]
 """Told of a server and its resource version, None when it is gone."""
 TellChild = Callable[[Key], None]
 
-CHILDREN: Final = (
-    "apps/v1/deployments",
-    "v1/pods",
-    "v1/services",
-    "v1/serviceaccounts",
-    "v1/persistentvolumeclaims",
-    "networking.k8s.io/v1/networkpolicies",
-    "policy/v1/poddisruptionbudgets",
-)
-"""group/version/plural of what makes its server due when it changes or goes: what is deleted is back at once."""
+WATCHED: Final = tuple((version, names.plural_of(kind)) for version, kind in (*CHILD_KINDS, ("v1", "Pod")))
+"""(group/version, plural) of what makes its server due when it changes or goes: what is deleted is back at once."""
 ERROR_DELAYS: Final = (1, 2, 5, 10, 30)
 
 
@@ -51,8 +44,7 @@ def new_registry(tell_server: TellServer, tell_child: TellChild, kubeconfig: Pat
         if server is not None and namespace is not None:
             tell_child((namespace, server))
 
-    for place in CHILDREN:
-        group_version, _, plural = place.rpartition("/")
+    for group_version, plural in WATCHED:
         kopf.on.event(group_version, plural, registry=registry, id=f"{plural}_changed")(child_changed)
     return registry
 
@@ -70,8 +62,8 @@ def new_settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30
     settings.queueing.error_delays = ERROR_DELAYS
     settings.persistence.finalizer = f"{names.GROUP}/never"  # no handler brings one; a foreign default would mislead
-    for place in CHILDREN:
-        settings.watching.label_selectors[place.rpartition("/")[2]] = names.LABEL_SERVER
+    for _, plural in WATCHED:
+        settings.watching.label_selectors[plural] = names.LABEL_SERVER
     return settings
 
 

@@ -14,11 +14,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from plimsoll_operator.manifest_file import read_manifests
 from plimsoll_operator.spec import ManifestError, fields_for_clusters, to_runtime_config
@@ -178,16 +178,12 @@ def _die_with(parent: int) -> Callable[[], None]:
     return ask_the_kernel
 
 
-class _signals_go_to:
+@contextlib.contextmanager
+def _signals_go_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Within the block SIGTERM and SIGINT call `handler`; afterwards they do what they did before."""
-
-    def __init__(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        self._handler = handler
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._handler) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

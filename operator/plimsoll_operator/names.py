@@ -59,13 +59,6 @@ CONDITION_ACCEPTED: Final = "Accepted"
 CONDITION_AVAILABLE: Final = "Available"
 CONDITION_PROGRESSING: Final = "Progressing"
 CONDITION_BUDGET_CONSISTENT: Final = "BudgetConsistent"
-CONDITION_TYPES: Final = (
-    CONDITION_READY,
-    CONDITION_ACCEPTED,
-    CONDITION_AVAILABLE,
-    CONDITION_PROGRESSING,
-    CONDITION_BUDGET_CONSISTENT,
-)
 
 # Reasons, in the order in which the checks ask.
 REASON_INVALID_SPEC: Final = "InvalidSpec"
@@ -98,6 +91,11 @@ REASON_STALLED: Final = "Stalled"
 REASON_CONSISTENT: Final = "Consistent"
 REASON_NO_REPLICA: Final = "NoReplica"
 REASON_ALL_REQUESTS_REFUSED: Final = "AllRequestsRefused"
+
+
+def plural_of(kind: str) -> str:
+    """As the paths of the API server have it, of every kind that the operator reads or writes."""
+    return {"NetworkPolicy": "networkpolicies"}.get(kind, f"{kind.lower()}s")
 
 
 def selector_labels(server: str) -> dict[str, str]:

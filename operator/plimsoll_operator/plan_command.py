@@ -8,13 +8,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from plimsoll_operator.desired import DEFAULT_OPERATOR_NAMESPACE, OperatorSettings, desired
 from plimsoll_operator.manifest_file import read_manifests
 from plimsoll_operator.spec import InferenceServer, ManifestError
+from plimsoll_operator.yaml_text import written_out
 
 DEV_IMAGE: Final = "localhost/plimsoll/runtime:dev"
 """What `make cluster-images` builds; an installed operator was told another by its chart."""
@@ -39,7 +38,7 @@ def plan_text(server: InferenceServer, settings: OperatorSettings, place: str) -
         objects = desired(server, settings)
     except ManifestError as error:
         raise ManifestError(f"{place}: {error}") from None
-    return "---\n".join(yaml.dump(each, Dumper=_WrittenOut, sort_keys=False, width=110) for each in objects)
+    return "---\n".join(written_out(each) for each in objects)
 
 
 def _manifests(file: Path) -> list[tuple[str, InferenceServer]]:
@@ -66,10 +65,3 @@ def _parser() -> argparse.ArgumentParser:
         help="from where replicas are asked for their limits (default: %(default)s)",
     )
     return parser
-
-
-class _WrittenOut(yaml.SafeDumper):
-    """No anchors: each object stands for itself."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True

@@ -124,6 +124,7 @@ def read_manifest(document: Any) -> InferenceServer:
     except ValidationError as error:
         raise ManifestError(_fault(error)) from None
     _check_source(spec)
+    _check_rollout(spec)
     return server.model_copy(update={"spec": spec})
 
 
@@ -209,6 +210,10 @@ def _check_source(spec: Any) -> None:
             f"spec.model.revision: {spec.model.revision} was given, but spec.model.source names revision "
             f"{source.hub.revision}: give one of them"
         )
+
+
+def _check_rollout(spec: Any) -> None:
+    """Raises ManifestError."""
     rollout = spec.rollout
     if rollout is not None and rollout.maxSurge == 0 and rollout.maxUnavailable == 0:
         raise ManifestError("spec.rollout: maxSurge 0 and maxUnavailable 0 let nothing be replaced: raise one of them")
