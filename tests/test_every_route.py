@@ -269,6 +269,7 @@ def _assert_as_told(scene: Crowd, route: str, stream: bool, response: httpx.Resp
     if scene.status == 429:
         assert response.status_code == (529 if route == endpoints.MESSAGES else 429)
         assert 1 <= int(response.headers["retry-after"]) <= 60
+        assert int(response.headers[endpoints.HEADER_QUEUE_WAIT_ESTIMATE]) >= 0
     elif scene.status == 504:
         assert response.status_code == (200 if stream else 504)
         assert response.headers.get("x-should-retry") == (None if stream else "false")
