@@ -89,6 +89,14 @@ def test_a_runaway_harms_its_neighbours_under_fifo_and_not_under_fair(replays: M
     assert p99["fair"] < 1.3 * p99["floor"]
 
 
+def test_interactive_begins_soon_and_lets_the_longer_ones_end(replays: Mapping[str, Replay]) -> None:
+    """With levels between that went round, the longer normal answers were all late: 1.6 times the floor here."""
+    floor, interactive = replays["floor"].answers, replays["interactive"].answers
+    first = percentile([answer.first_token - answer.sent for answer in interactive if not answer.entry.is_runaway], 99)
+    assert first < 40
+    assert percentile(normal_latencies(interactive), 99) < 1.3 * percentile(normal_latencies(floor), 99)
+
+
 def test_sdks_are_answered_before_they_hang_up(replays: Mapping[str, Replay]) -> None:
     """Sliced, a plain runaway would take an hour: the client gives up at 600 s and asks for all of it again."""
     without, told = replays["fifo, SDK timeouts"].answers, replays["fair, SDK timeouts"].answers

@@ -30,7 +30,7 @@ next to nothing, since a paused sequence keeps its pages."""
 DEFAULT_MAX_WAIT_SECONDS = 60.0
 """After so long without a token a sequence is served next, for one quantum, whatever its level."""
 
-PRESET_WEIGHTS: Final = {"fair": (7, 1), "interactive": (8, 4, 2, 1), "fifo": (1,)}
+PRESET_WEIGHTS: Final = {"fair": (7, 1), "interactive": (8, 4, 4, 1), "fifo": (1,)}
 """Parts of the slots that each level is guaranteed; a preset has one level less thresholds."""
 
 OverBudget = Literal["clamp", "refuse"]
@@ -146,7 +146,7 @@ class RuntimeConfig(BaseModel):
         spec="scheduling.weights",
         unit="parts",
         description="Parts of the slots that each level is guaranteed while it has work, one more than thresholds. "
-        "Not set: 7, 1 (fair); 8, 4, 2, 1 (interactive).",
+        "Not set: 7, 1 (fair); 8, 4, 4, 1 (interactive).",
     )
     max_wait: Seconds | None = setting(
         None,

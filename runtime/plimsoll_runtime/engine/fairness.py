@@ -23,7 +23,9 @@ Hence for one tenant whose deeper level (weight w) has k sequences, and foregrou
 after at most k x (1 + W / w) x quantum tokens of that tenant: with 7:1, one runaway and 128 tokens, 1,024.
 
 **Within a level:** level 0 is first come, first served, and who has a slot keeps it until it ends or leaves the level.
-Deeper levels go round: after a turn a sequence goes to the end of its line; one whose turn was cut short is the first.
+In the levels between, turns go to the oldest first: each of them has an end, so whoever waits comes to be the oldest,
+and answers are done one after the other instead of all late. The last level has no end, so it goes round: after a turn
+a sequence goes to the end of its line; one whose turn was cut short is the first.
 
 **Age:** who was stopped `max_wait_seconds` ago is served next, for one turn, whatever the counters say; between two
 such turns the others are served a quantum, so old age cannot shut out the young.
@@ -224,7 +226,7 @@ class Fairness:
 
     def _put(self, sequence: Sequence) -> None:
         line = self._place(sequence)[1].line
-        if sequence.level == 0:
+        if sequence.level < len(self._schedule.thresholds):
             insort(line, sequence, key=lambda other: other.arrival_index)
         elif sequence.turn_left > 0:
             line.insert(0, sequence)
