@@ -4,6 +4,7 @@ from typing import Any
 
 from doubles.scripted_model import Script, ScriptedRunner, write
 from plimsoll_runtime.engine.engine import Engine
+from plimsoll_runtime.engine.host_kv import KVStore
 from plimsoll_runtime.engine.runner import Runner
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.events import EngineEvent, Finished, Token
@@ -34,11 +35,14 @@ class Clock:
 class EngineRun:
     """One engine, and everything that it said."""
 
-    def __init__(self, script: Script = SEVENS, runner: Runner | None = None, **settings: Any) -> None:
+    def __init__(
+        self, script: Script = SEVENS, runner: Runner | None = None, host: KVStore | None = None, **settings: Any
+    ) -> None:
         self.clock = Clock()
         self.scripted = ScriptedRunner(script, VOCAB_SIZE)
         settings = {**TINY, **settings}
-        self.engine = Engine(self.scripted if runner is None else runner, EngineSettings(**settings), self.clock)
+        runner = self.scripted if runner is None else runner
+        self.engine = Engine(runner, EngineSettings(**settings), self.clock, host)
         self.events: list[EngineEvent] = []
 
     @property

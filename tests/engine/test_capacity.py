@@ -1,5 +1,6 @@
 """The memory plan: sums in whole bytes, before any weight is read, refused with the sum written out."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from plimsoll_runtime.engine.kv_cache import kv_bytes_per_token
 
 # 1,000 bytes of weights, 200 of a step, 10 for each token: 1,800 bytes leave room for 60 tokens, 15 pages of 4.
 FACTS = MemoryFacts(available_bytes=1800, weight_bytes=1000, transient_bytes=200, kv_bytes_per_token=10)
+HOST_APART = replace(FACTS, host_bytes=1000)
 SETTINGS: dict[str, Any] = {
     "model_window": 100,
     "running_slots": 4,
@@ -53,6 +55,26 @@ def test_fits(values: dict[str, Any], expected: tuple[int, int, int]) -> None:
     assert made.total_bytes <= FACTS.available_bytes
 
 
+PAUSED: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
+    # 600 bytes are left for keys and values, 40 for a page: 15 pages.
+    ("all of it is the pool's", {}, (15, 0)),
+    ("half of what the pool leaves", {"context_length": 12, "running_slots": 2}, (6, 4)),
+    ("no more than the pool is", {"kv_cache_tokens": 8}, (2, 2)),
+    ("as configured, before the pool", {"paused_kv_bytes": 400}, (5, 10)),
+    ("as configured, in whole pages", {"paused_kv_bytes": 79, "kv_cache_tokens": 8}, (2, 1)),
+    ("none", {"paused_kv_bytes": 0, "kv_cache_tokens": 8}, (2, 0)),
+    ("a host of its own", {"facts": HOST_APART}, (15, 12)),
+    ("a host of its own, as configured", {"facts": HOST_APART, "paused_kv_bytes": 1000}, (15, 25)),
+]
+
+
+@pytest.mark.parametrize(("values", "expected"), [case[1:] for case in PAUSED], ids=[case[0] for case in PAUSED])
+def test_host_memory_of_paused_sequences(values: dict[str, Any], expected: tuple[int, int]) -> None:
+    made = plan(**values)
+    assert (made.num_pages, made.host_pages) == expected
+    assert made.total_bytes <= made.facts.available_bytes
+
+
 REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("beyond the window", {"context_length": 101}, ["101", "window of 100", "--context-length", "spec.contextLength"]),
     (
@@ -67,6 +89,13 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     ("a context beyond the cache", {"context_length": 30, "kv_cache_tokens": 20}, ["30", "20", "--kv-cache-tokens"]),
     ("a cache without room for a prompt and an answer", {"kv_cache_tokens": 1}, ["2 exceeds", "--kv-cache-tokens"]),
+    ("B39 paused sequences beyond the memory", {"paused_kv_bytes": 561}, ["561", "600", "--paused-kv", "spec.offload"]),
+    ("B39 a host of its own", {"facts": HOST_APART, "paused_kv_bytes": 1001}, ["1,001", "the host has 1,000"]),
+    (
+        "B39 a cache beside paused sequences",
+        {"paused_kv_bytes": 400, "kv_cache_tokens": 24},
+        ["24", "paused_kv takes 400", "leaves 200", "--kv-cache-tokens"],
+    ),
     ("weights alone", {"facts": MemoryFacts(1100, 1000, 200, 10)}, ["1,000", "200", "1,200", "1,100", "--model"]),
     ("not one page", {"facts": MemoryFacts(1239, 1000, 200, 10)}, ["1,200", "1,239", "10 bytes for each token"]),
 ]
@@ -92,6 +121,7 @@ def test_refused_with_the_sum(values: dict[str, Any], parts: list[str]) -> None:
             "page_size": st.integers(1, 20),
             "context_length": st.none() | st.integers(2, 200),
             "kv_cache_tokens": st.none() | st.integers(1, 400),
+            "paused_kv_bytes": st.none() | st.integers(0, 4000),
         }
     ),
 )

@@ -94,9 +94,10 @@ class Engine:
         batch = self._scheduler.plan(now)
         self._make_moves(batch)
         self._announce(batch)
+        num_sampled = sum(chunk.samples for chunk in batch.chunks)
         if batch.chunks:
             self._compute(batch)
-        self._meter.step_done(self.clock(), sum(chunk.samples for chunk in batch.chunks), bool(self._requests))
+            self._meter.step_done(self.clock(), num_sampled, bool(self._requests))
         events, self._events = self._events, []
         return events
 

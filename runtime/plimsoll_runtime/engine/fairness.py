@@ -7,10 +7,10 @@ and no clock but the times it is given. Ties end at the arrival, so the same his
 **Tenants** are virtual counters (VTC, Sheng et al., OSDI 2024): a tenant pays for what it is served, 1 for a prompt
 token, a tenth for a cached one, 2 for an output token, divided by its weight; the one that has paid least is next. A
 counter moves only while somebody waits, and who lacks nothing saves next to nothing: a tenant that does not wait is
-lifted to the least counter of those that do, less one quantum. (Without that quantum a weight would not count where
-each tenant has one sequence: the one that has the slot does not wait.) A slot that was given stays for a turn of one
-quantum before another tenant may take it, and what is promised so counts as paid. So two tenants that both wait are
-never further apart than 2 x max(weighted tokens of one chunk, 2 x slots x quantum).
+lifted to the least counter of those that do, less what a turn of that one costs. (Without that turn a weight would not
+count where each tenant has one sequence: the one that has the slot does not wait.) A slot that was given stays for a
+turn of one quantum before another tenant may take it, and what is promised so counts as paid. So two tenants that both
+wait are never further apart than 2 x (tokens of one step + 2 x slots x quantum), in weighted tokens.
 
 **Levels** are counters too, kept as their difference: `credit` is by how many tokens a level lags behind what its
 weight says. The foreground is the shallowest level where a tenant has anybody; it gets every slot of the tenant that
@@ -143,17 +143,17 @@ class Fairness:
 
     def settle(self, running: Items[Sequence]) -> None:
         """Before picks are made: levels as outputs are now, turns that are over, counters of who lacks nothing."""
-        waiting = [tenant.counter for tenant in self._present() if tenant.waits]
+        turn = OUTPUT_COST * (self._quantum or 0)
+        waiting = [tenant.counter - turn / tenant.weight for tenant in self._present() if tenant.waits]
         for sequence in running:
             self._settle_level(sequence)
             if sequence.is_owed and not waiting:
                 self._end_turn(sequence)
             elif sequence.is_owed and sequence.turn_left <= 0:
                 self._renew(sequence)
-        saved = OUTPUT_COST * (self._quantum or 0)
         for tenant in self._present():
             if waiting and not tenant.waits:
-                tenant.counter = max(tenant.counter, min(waiting) - saved)
+                tenant.counter = max(tenant.counter, min(waiting))
 
     def pick(
         self, running: Items[Sequence], free_slots: int, now: float, may_run: Callable[[Sequence], bool]

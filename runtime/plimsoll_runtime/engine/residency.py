@@ -62,7 +62,7 @@ class Residency:
         """Who has to be evicted so that it, and all that run, can grow by the headroom; None when that cannot be had.
 
         Else letting it in would soon evict somebody again. Of the victims only those lose their numbers for it that are
-        deeper in the schedule; forced, all of them, and what can be had is enough.
+        deeper in the schedule; forced, all of them, also such as were evicted a moment ago.
         """
         found = [] if sequence.state == "paused" else self._known_pages(sequence)
         wanted = self._pages_soon(sequence) - len(sequence.pages) - len(found)
@@ -73,8 +73,10 @@ class Residency:
             return []
         movable = [other for other in victims if is_forced or self._was_served(other)]
         chosen = self._choose(movable, shortage, lambda other: is_forced or other.level > sequence.level)
-        gained = sum(self._reclaimable(other) for other in chosen)
-        return chosen if is_forced or gained >= shortage else None
+        if sum(self._reclaimable(other) for other in chosen) >= shortage:
+            return chosen
+        # With nobody running it must go on: all give way, also those whose pages count for nobody as they are shared.
+        return None if running else list(victims)
 
     def bring(self, sequence: Sequence) -> None:
         """Pages to go on from: what the cache knows of a new one, what the host holds of a swapped one."""

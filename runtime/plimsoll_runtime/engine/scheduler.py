@@ -166,11 +166,13 @@ class Scheduler:
                 return
             freed = pick.displaces.pending_tokens if pick.displaces is not None else 0
             fits = pick.sequence.pending_tokens == 1 or tokens_left + freed > 0
-            if fits and self._is_led(pick.sequence) and self._carry_out(pick, now):
-                tokens_left += freed - pick.sequence.pending_tokens
-            else:
+            evicted = self._carry_out(pick, now) if fits and self._is_led(pick.sequence) else None
+            if evicted is None:
                 left_out.add(pick.sequence)
                 starts = starts and pick.sequence.state == "paused"
+            else:
+                left_out.update(evicted)
+                tokens_left += freed - pick.sequence.pending_tokens
 
     def _is_led(self, sequence: Sequence) -> bool:
         """One sequence of a prompt computes it; its siblings start from those pages, and not before they are there."""
@@ -179,8 +181,9 @@ class Scheduler:
             progress.leader = sequence
         return progress.leader is sequence or progress.prefilled
 
-    def _carry_out(self, pick: Pick, now: float) -> bool:
-        """False, and nothing changed, where the pages cannot be had."""
+    def _carry_out(self, pick: Pick, now: float) -> list[Sequence] | None:
+        """Who was evicted for it: they do not come back in the same step. None, and nothing changed, where the pages
+        cannot be had."""
         sequence = pick.sequence
         others = [other for other in self.running if other is not pick.displaces]
         paused = [other for other in self._fairness.sequences() if other.pages and other is not sequence]
@@ -190,7 +193,7 @@ class Scheduler:
             victims += [other for other in self._younger_than_the_oldest(others) if not other.is_owed]
             evicted = self._residency.room_for(sequence, others, victims, is_forced=True)
         if evicted is None:
-            return False
+            return None
         if pick.displaces is not None:
             self._pause(pick.displaces, now)
         for victim in evicted:
@@ -199,7 +202,7 @@ class Scheduler:
         self._fairness.start(pick)
         sequence.state, sequence.has_started, sequence.slot_since = "running", True, now
         self.running.append(sequence)
-        return True
+        return evicted
 
     def _younger_than_the_oldest(self, running: Items[Sequence]) -> list[Sequence]:
         return sorted(running, key=lambda sequence: sequence.arrival_index)[1:]
