@@ -16,7 +16,10 @@ from collections.abc import Callable
 from plimsoll_runtime.admitted import AdmittedRequest
 from plimsoll_runtime.engine.engine import Engine
 from plimsoll_runtime.engine.load import EngineLoad
-from plimsoll_runtime.events import EngineEvent
+from plimsoll_runtime.events import EngineEvent, Token
+
+LOAD_SECONDS = 0.1
+"""How old the counts of tokens may be while nothing else changes."""
 
 
 class EngineStopped(Exception):
@@ -38,6 +41,8 @@ class EngineThread:
         self._ended = False
         self._busy_since: float | None = None
         self._load = engine.load()
+        self._load_at = engine.clock()
+        self._has_called = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -57,7 +62,8 @@ class EngineThread:
             self._put(lambda: self._engine.abort(request_id, choice))
 
     def load(self) -> EngineLoad:
-        """The load after the last step: an immutable snapshot, replaced as a whole."""
+        """The load after the last step that changed more than tokens, at most LOAD_SECONDS old while steps go on: an
+        immutable snapshot, replaced as a whole."""
         return self._load
 
     def seconds_since_last_step(self) -> float:
@@ -87,7 +93,7 @@ class EngineThread:
         try:
             while self._take_calls():
                 events = self._engine.step()
-                self._load = self._engine.load()
+                self._look_at_load(events)
                 if events:
                     self._deliver(events)
         except BaseException as crash:
@@ -96,6 +102,13 @@ class EngineThread:
             self._on_crash(crash)
         else:
             self._end()
+
+    def _look_at_load(self, events: list[EngineEvent]) -> None:
+        """The snapshot costs as much as the schedule of a step, so a step that only wrote tokens does without."""
+        now = self._engine.clock()
+        only_tokens = all(isinstance(event, Token) for event in events)
+        if self._has_called or not only_tokens or now - self._load_at >= LOAD_SECONDS:
+            self._load, self._load_at, self._has_called = self._engine.load(), now, False
 
     def _take_calls(self) -> bool:
         """Sleep until there is work, then do what the inbox says. False when it is time to end."""
@@ -107,6 +120,7 @@ class EngineThread:
             self._busy_since = self._engine.clock()
             if self._stopping:
                 return False
+        self._has_called = self._has_called or bool(calls)
         for call in calls:
             call()
         return True
