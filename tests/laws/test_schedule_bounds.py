@@ -228,3 +228,13 @@ def test_fifo_keeps_a_slot_to_the_end_and_lets_tenants_take_turns_for_free_ones(
     run.finish()
     assert [name for name, _ in run.started] == ["a0", "b0", "a1", "a2"]
     assert run.scheduler.num_pauses == 0
+
+
+def test_a_weight_counts_where_each_tenant_has_one_answer() -> None:
+    """Before, the one that had the slot did not wait, was lifted to the other, and both got the same."""
+    run = VirtualRun(running_slots=1)
+    for tenant, weight in (("light", 100), ("heavy", 900)):
+        run.submit(tenant, output_tokens=400, tenant=tenant, tenant_weight=weight)
+    for _ in range(400):
+        run.step()
+    assert run.written["heavy", 0] == pytest.approx(360, abs=4 * QUANTUM)
