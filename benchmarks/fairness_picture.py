@@ -33,8 +33,8 @@ def _draw(path: Path, arms: Mapping[str, Sequence[Answer]], title: str) -> None:
         for arm, answers in arms.items():
             seconds = sorted(_seconds(answer, until) for answer in answers if not answer.entry.is_runaway)
             parts = [100 * (number + 1) / len(seconds) for number in range(len(seconds))]
-            panel.step(seconds, parts, where="post", label=arm)
-        panel.set_xscale("log")
+            panel.step(seconds, parts, where="post", label=arm, alpha=0.8, linestyle="--" if "," in arm else "-")
+        panel.set_xscale("log")  # a dashed arm is a variant, and may lie on the line that it varies
         panel.set_xlabel(f"seconds {until}")
         panel.grid(visible=True, alpha=0.3)
     panels[0].set_ylabel("per cent of the normal answers")
