@@ -6,6 +6,7 @@ against our own `fifo` and against llama.cpp on the same weights, and wants a qu
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ WARM_UP = Entry(999, 8)
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is stopped
     FOLDER.mkdir(exist_ok=True)
     result: dict[str, Any] = {"machine": machine()}
     if options.part in (None, "replay"):
