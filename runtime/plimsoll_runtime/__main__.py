@@ -8,11 +8,13 @@ import asyncio
 import functools
 import hashlib
 import logging
+import os
 import secrets
 import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import torch
 import uvloop
@@ -57,7 +59,17 @@ def serve(arguments: Sequence[str]) -> int:
         load_and_announce, front, sock, lambda: load_model(config, show_progress(front.served_name))
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_server(app, front, sock, load, grace_seconds(config)))
+        code = runner.run(run_server(app, front, sock, load, grace_seconds(config)))
+    return _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process without Python's own end: a thread that still loads or computes in native code would be ended in
+    the midst of it, and the process with it, by SIGABRT instead of `code`."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def grace_seconds(config: RuntimeConfig) -> float:

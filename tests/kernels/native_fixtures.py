@@ -2,8 +2,9 @@
 
 import pytest
 
+from plimsoll_runtime.kernels.native import LIBRARY_PATH
 from plimsoll_runtime.kernels.native.build import BuildError, find_compiler
-from plimsoll_runtime.kernels.native_library import LIBRARY_PATH, usable_instructions
+from plimsoll_runtime.kernels.native_library import usable_instructions
 
 INSTRUCTIONS = ("generic", "avx2", "avx_vnni", "avx512_vnni")
 """Named as in /proc/cpuinfo, except the first."""
