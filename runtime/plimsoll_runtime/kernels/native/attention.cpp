@@ -39,25 +39,36 @@ void AttentionPlan::add_blocks(int64_t index) {
 }
 
 void AttentionPlan::add_tasks(int num_threads) {
-    const int64_t num_blocks = static_cast<int64_t>(blocks_.size());
-    const int64_t wanted = (TASKS_PER_THREAD * num_threads + num_blocks - 1) / std::max<int64_t>(1, num_blocks);
-    int64_t num_partials = 0;
-    for (int64_t index = num_blocks - 1; index >= 0; index--) {  // later tokens see more: the longest tasks come first
-        Block& block = blocks_[index];
-        const int64_t pieces = num_threads == 1 ? 1 : std::min(wanted, block.num_chunks);
-        const int64_t size = (block.num_chunks + pieces - 1) / pieces;
-        block.num_tasks = 0;
-        for (int64_t chunk = 0; chunk < block.num_chunks; chunk += size, block.num_tasks++)
-            tasks_.push_back({index, block.first_chunk + chunk,
-                              block.first_chunk + std::min(chunk + size, block.num_chunks)});
-        if (block.num_tasks > 1) {
-            block.first_partial = num_partials;
-            num_partials += block.num_chunks * block.num_tokens * group_;
+    const int64_t heads = decoder_.num_kv_heads, num_groups = static_cast<int64_t>(blocks_.size()) / heads;
+    const int64_t wanted = (TASKS_PER_THREAD * num_threads + num_groups - 1) / std::max<int64_t>(1, num_groups);
+    for (int64_t group = num_groups - 1; group >= 0; group--) {  // later tokens see more: the longest tasks come first
+        const int64_t first_block = group * heads, num_chunks = blocks_[first_block].num_chunks;
+        if (num_threads > 1 && std::min(wanted, num_chunks) > 1) {
+            share(first_block, std::min(wanted, num_chunks));
+            continue;
         }
+        for (int64_t index = first_block; index < first_block + heads; index++)
+            tasks_.push_back({index, 1, blocks_[index].first_chunk, blocks_[index].first_chunk + num_chunks});
     }
-    partial_sums_.resize(num_partials);
-    partial_values_.resize(num_partials * decoder_.head_dim);
-    for (int64_t i = 0; i < num_partials; i++) partial_sums_[i].values = &partial_values_[i * decoder_.head_dim];
+    partial_sums_.resize(num_partials_);
+    partial_values_.resize(num_partials_ * decoder_.head_dim);
+    for (int64_t i = 0; i < num_partials_; i++) partial_sums_[i].values = &partial_values_[i * decoder_.head_dim];
+}
+
+// Pieces of the context for several threads. All heads of a piece belong to one task, since they lie side by side in
+// its pages: each thread reads one stretch of memory from its start to its end.
+void AttentionPlan::share(int64_t first_block, int64_t num_pieces) {
+    const int64_t heads = decoder_.num_kv_heads;
+    const Block shape = blocks_[first_block];
+    const int64_t size = (shape.num_chunks + num_pieces - 1) / num_pieces;
+    for (int64_t chunk = 0; chunk < shape.num_chunks; chunk += size)
+        tasks_.push_back({first_block, heads, shape.first_chunk + chunk,
+                          shape.first_chunk + std::min(chunk + size, shape.num_chunks)});
+    for (int64_t index = first_block; index < first_block + heads; index++) {
+        blocks_[index].num_tasks = (shape.num_chunks + size - 1) / size;
+        blocks_[index].first_partial = num_partials_;
+        num_partials_ += shape.num_chunks * shape.num_tokens * group_;
+    }
 }
 
 void AttentionPlan::run(const float* queries, int64_t layer, float* output, Pool& pool) {
@@ -70,11 +81,10 @@ void AttentionPlan::run(const float* queries, int64_t layer, float* output, Pool
 
 void AttentionPlan::run_task(const Task& task, const float* queries, int64_t layer, float* output) {
     const Block& block = blocks_[task.block];
-    const AttendBlock attend = describe(block, queries, layer);
     if (block.num_tasks == 1) {
-        attend_alone(block, attend, output);
+        attend_alone(block, describe(block, queries, layer), output);
     } else {
-        attend_part(task, attend, output);
+        attend_part(task, queries, layer, output);
     }
 }
 
@@ -116,16 +126,26 @@ void AttentionPlan::attend_alone(const Block& block, const AttendBlock& attend, 
     finish(block, totals, output);
 }
 
-void AttentionPlan::attend_part(const Task& task, const AttendBlock& attend, float* output) {
-    const Block& block = blocks_[task.block];
+void AttentionPlan::attend_part(const Task& task, const float* queries, int64_t layer, float* output) {
+    const int64_t stop_block = task.block + task.num_blocks;
+    for (int64_t chunk = task.first_chunk; chunk < task.stop_chunk; chunk++)
+        for (int64_t index = task.block; index < stop_block; index++) {
+            const Block& block = blocks_[index];
+            Partial* partials = &partial_sums_[block.first_partial];
+            operations_.attend_chunk(describe(block, queries, layer), chunk,
+                                     partials + (chunk - block.first_chunk) * block.num_tokens * group_);
+        }
+    for (int64_t index = task.block; index < stop_block; index++)
+        if (num_left_[index].fetch_sub(1) == 1) merge_parts(blocks_[index], output);
+}
+
+void AttentionPlan::merge_parts(const Block& block, float* output) {
     const int num_queries = block.num_tokens * group_;
     Partial* partials = &partial_sums_[block.first_partial];
-    for (int64_t chunk = task.first_chunk; chunk < task.stop_chunk; chunk++)
-        operations_.attend_chunk(attend, chunk, partials + (chunk - block.first_chunk) * num_queries);
-    if (num_left_[task.block].fetch_sub(1) > 1) return;
     for (int64_t chunk = 1; chunk < block.num_chunks; chunk++)
         for (int query = 0; query < num_queries; query++)
-            operations_.merge(partials[query], partials[chunk * num_queries + query], attend.head_dim);
+            operations_.merge(partials[query], partials[chunk * num_queries + query],
+                              static_cast<int>(decoder_.head_dim));
     finish(block, partials, output);
 }
 

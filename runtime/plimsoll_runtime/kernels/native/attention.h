@@ -37,17 +37,20 @@ class AttentionPlan {
         int64_t num_tasks;
         int64_t first_partial;  // in floats, where more than one task works on the block
     };
-    struct Task {
+    struct Task {  // some chunks of one block, or of the blocks of all key/value heads of the same tokens
         int64_t block;
+        int64_t num_blocks;
         int64_t first_chunk;
         int64_t stop_chunk;
     };
 
     void add_blocks(int64_t span);
     void add_tasks(int num_threads);
+    void share(int64_t first_block, int64_t num_pieces);
     void run_task(const Task& task, const float* queries, int64_t layer, float* output);
     void attend_alone(const Block& block, const AttendBlock& attend, float* output);
-    void attend_part(const Task& task, const AttendBlock& attend, float* output);
+    void attend_part(const Task& task, const float* queries, int64_t layer, float* output);
+    void merge_parts(const Block& block, float* output);
     AttendBlock describe(const Block& block, const float* queries, int64_t layer) const;
     void finish(const Block& block, const Partial* totals, float* output) const;
 
@@ -58,6 +61,7 @@ class AttentionPlan {
     int group_;
     std::vector<Block> blocks_;
     std::vector<Task> tasks_;
+    int64_t num_partials_ = 0;
     std::vector<float> partial_values_;
     std::vector<Partial> partial_sums_;
     std::unique_ptr<std::atomic<int64_t>[]> num_left_;

@@ -3,6 +3,7 @@
 // Scores: a tile of QUERIES x PAGES, one accumulator per query and register of a page, dimension after dimension.
 // Values: a tile of QUERIES x registers of the head, token after token. Tokens that a query does not see weigh 0.
 
+constexpr int FETCH_LEVEL = 2;  // into the second-level cache
 constexpr int PAGE_VECTORS = PAGE_TOKENS / WIDTH;
 
 struct ChunkView {
@@ -13,14 +14,46 @@ struct ChunkView {
     const float* queries;  // [queries][head_dim], scaled
 };
 
+// What follows in memory is not what follows in the context, so the processor cannot guess it. While it scores a tile of
+// pages it is asked for the keys of the next tile and for the values of this one, a line at a time: all at once would
+// stand in the way of the loads that are waited for.
+template <typename Element, int PAGES>
+struct Ahead {
+    const char* keys[PAGES];
+    const char* values[PAGES];
+
+    Ahead(const AttendBlock& block, int64_t page) {
+        const int64_t last_page = (block.first_position + block.num_tokens - 1) / PAGE_TOKENS;
+        for (int p = 0; p < PAGES; p++) {
+            const int64_t next = page + 2 * PAGES + p <= last_page ? page + 2 * PAGES + p : last_page;
+            keys[p] = reinterpret_cast<const char*>(static_cast<const Element*>(block.keys) +
+                                                    block.pages[next] * block.page_stride);
+            values[p] = reinterpret_cast<const char*>(static_cast<const Element*>(block.values) +
+                                                      block.pages[page + p] * block.page_stride);
+        }
+    }
+
+    // Called for every dimension, each of which has PAGE_TOKENS elements of a page's keys, and of its values.
+    void fetch(int dimension) const {
+        const int64_t at = dimension * PAGE_TOKENS * static_cast<int64_t>(sizeof(Element));
+        if (at % 64 != 0) return;
+        for (int p = 0; p < PAGES; p++) {
+            __builtin_prefetch(keys[p] + at, 0, FETCH_LEVEL);
+            __builtin_prefetch(values[p] + at, 0, FETCH_LEVEL);
+        }
+    }
+};
+
 template <typename Element, int QUERIES, int PAGES>
 static inline void score_tile(const AttendBlock& block, const ChunkView& view, int query, int page) {
     const Element* keys[PAGES];
     for (int p = 0; p < PAGES; p++)
         keys[p] = static_cast<const Element*>(block.keys) + block.pages[view.first_page + page + p] * block.page_stride;
+    const Ahead<Element, PAGES> ahead(block, view.first_page + page);
     const float* queries = view.queries + query * block.head_dim;
     vec sums[QUERIES][PAGES][PAGE_VECTORS] = {};
     for (int d = 0; d < block.head_dim; d++) {
+        if (query == 0) ahead.fetch(d);
         vec key[PAGES][PAGE_VECTORS];
         for (int p = 0; p < PAGES; p++)
             for (int v = 0; v < PAGE_VECTORS; v++) key[p][v] = load(keys[p] + d * PAGE_TOKENS + v * WIDTH);
