@@ -270,7 +270,7 @@ def test_an_autoscaler_is_followed_and_never_fought(with_controllers: Cluster) -
     wait(lambda: site.get(names.KIND)["spec"]["replicas"] == 3, seconds=120)
     site.settle()
     assert site.get("Deployment")["spec"]["replicas"] == 3
-    assert site.reconcile() is Outcome.SETTLED
+    wait(lambda: site.reconcile() is Outcome.SETTLED, seconds=60)  # the controllers still tell the Deployment's status
     site.user_applies(maxOutput={"default": 99, "limit": 1024})  # a manifest without replicas, as its author has it
     site.settle()
     assert (site.get(names.KIND)["spec"]["replicas"], site.get("Deployment")["spec"]["replicas"]) == (3, 3)

@@ -107,7 +107,8 @@ class EngineThread:
         """The snapshot costs as much as the schedule of a step, so a step that only wrote tokens does without."""
         now = self._engine.clock()
         only_tokens = all(isinstance(event, Token) for event in events)
-        if self._has_called or not only_tokens or now - self._load_at >= LOAD_SECONDS:
+        speed_is_news = self._load.seconds_per_step == 0
+        if self._has_called or not only_tokens or speed_is_news or now - self._load_at >= LOAD_SECONDS:
             self._load, self._load_at, self._has_called = self._engine.load(), now, False
 
     def _take_calls(self) -> bool:
