@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from plimsoll_operator import names
 from plimsoll_operator.cluster import SERVER, ApiFault, Cluster, connect
@@ -24,7 +24,7 @@ from plimsoll_operator.desired import DEFAULT_OPERATOR_NAMESPACE, OperatorSettin
 from plimsoll_operator.handlers import new_registry, watch
 from plimsoll_operator.health import health_server
 from plimsoll_operator.leader import RETRY_SECONDS, Leader, LeadershipLost
-from plimsoll_operator.logs import LEVELS, set_up_logs
+from plimsoll_operator.logs import LogFormat, LogLevel, set_up_logs
 from plimsoll_operator.operator_metrics import OperatorMetrics
 from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.replica_readings import ReplicaReadings
@@ -190,8 +190,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="without it: the cluster of this pod")
     parser.add_argument("--leader-election", action="store_true", help="work only while holding a Lease")
-    parser.add_argument("--log-format", choices=("json", "text"), default="json")
-    parser.add_argument("--log-level", choices=LEVELS, default="info")
+    parser.add_argument("--log-format", choices=get_args(LogFormat), default="json")
+    parser.add_argument("--log-level", choices=get_args(LogLevel), default="info")
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT)
     parser.add_argument("--health-port", type=int, default=HEALTH_PORT)
     parser.add_argument(

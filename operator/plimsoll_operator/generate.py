@@ -1,7 +1,8 @@
 """`plimsoll generate [--check]`: writes what follows from the contract, or says which files are stale.
 
-Owns the wording around the tables; every name, unit, bound and default comes from the contract and the workload's
-fields. In: those. Out: pages below docs/reference/, the CRD below crds/ and in the chart, and its reference.
+Owns the wording around the tables; every name, unit, bound and default comes from the contract, the workload's fields
+and the chart's values. In: those. Out: pages below docs/reference/, the CRD below crds/ and in the chart, its
+reference, and the schema of the chart's values.
 Invariant: the same contract gives the same bytes, so a difference is a forgotten run.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from plimsoll_operator.chart_values import values_schema_json
 from plimsoll_operator.crd import crd_yaml
 from plimsoll_operator.crd_reference import reference_page
 from plimsoll_runtime.contract import endpoints
@@ -74,6 +76,7 @@ def reference_pages() -> Mapping[str, str]:
         "crds/inferenceservers.yaml": YAML_HEADER + crd_yaml(),
         "crds/REFERENCE.md": HEADER + reference_page(),
         "charts/plimsoll/files/inferenceservers.yaml": YAML_HEADER + crd_yaml(),
+        "charts/plimsoll/values.schema.json": values_schema_json(),
     }
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 LogFormat = Literal["json", "text"]
-LEVELS: Final = ("debug", "info", "warning", "error")
+LogLevel = Literal["debug", "info", "warning", "error"]
 CHATTY: Final = ("kopf", "aiohttp", "urllib3", "kubernetes", "asyncio")
 """Libraries, which are heard from `warning` on unless everything is asked for."""
 

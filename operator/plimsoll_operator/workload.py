@@ -22,6 +22,7 @@ RESERVED_VOLUME_PREFIX: Final = "plimsoll-"
 MAX_TEXT: Final = 1024
 
 QUANTITY_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
+LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 DNS_PATTERN: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 QUALIFIED_PATTERN: Final = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 EXTENDED_RESOURCE_PATTERN: Final = (
@@ -159,7 +160,7 @@ class EmptyVolume(Part):
 class ExtraVolume(Part):
     """A volume and where the runtime sees it. There is no hostPath: it opens the node to whoever writes manifests."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
+    name: Annotated[str, StringConstraints(pattern=LABEL_PATTERN, max_length=63)]
     mountPath: Annotated[str, StringConstraints(pattern=r"^/[^:]+$", max_length=MAX_TEXT)]
     readOnly: bool = True
     secret: SecretVolume | None = None

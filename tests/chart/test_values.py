@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from plimsoll_operator.chart_values import ChartValues
 from plimsoll_operator.names import GROUP, KIND, PLURAL, VERSION
+from plimsoll_runtime.contract.wording import value_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "plimsoll"
@@ -61,6 +64,33 @@ def test_b128_every_value_is_asked_for() -> None:
     for path, part in [("", SCHEMA), *schema_paths(SCHEMA)]:
         if "properties" in part:
             assert set(part["required"]) == set(part["properties"]) - HELMS_OWN, path
+
+
+def test_the_defaults_are_values_that_the_chart_takes() -> None:
+    ChartValues.model_validate_json(json.dumps(VALUES))
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "setting"),
+    [
+        ("contextLength", "context_length"),
+        ("maxOutputLimit", "max_output_limit"),
+        ("runningSlots", "running_slots"),
+    ],
+)
+def test_a_ceiling_goes_as_far_as_the_contract(ceiling: str, setting: str) -> None:
+    """Above that it could refuse nothing, and was taken for one that does; 0 is none."""
+    most = value_schema(setting)["maximum"]
+    schema = SCHEMA["properties"]["ceilings"]["properties"][ceiling]
+    assert (schema["minimum"], schema["maximum"]) == (0, most)
+    ChartValues.model_validate_json(json.dumps({**VALUES, "ceilings": {**VALUES["ceilings"], ceiling: most}}))
+    with pytest.raises(ValidationError, match=str(most)):
+        ChartValues.model_validate_json(json.dumps({**VALUES, "ceilings": {**VALUES["ceilings"], ceiling: most + 1}}))
+
+
+def test_the_schema_refers_to_nothing() -> None:
+    """A description beside a reference does not count in draft-07, and the tests above walk no references."""
+    assert '"$ref"' not in json.dumps(SCHEMA)
 
 
 def test_chart_and_project_have_one_version() -> None:
