@@ -1,6 +1,7 @@
 """`plimsoll bulk` against real servers: every line once, limits said in words, jobs that stop at once or go on."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,15 @@ def test_a_line_that_breaks_the_model_is_given_up_alone(files: Files) -> None:
     statuses = {line["custom_id"]: line["response"]["status_code"] for line in read_lines(files.answers)}
     assert statuses == {"a": 200, "poison": 500, "b": 200}
     assert MAX_FAILURES_OF_A_LINE > 1
+
+
+def test_an_answer_that_would_take_as_long_again_is_not_asked_again(files: Files) -> None:
+    """A line that is too long for the deadline was computed again and again until the job gave up."""
+    settings: dict[str, Any] = {"context_length": 4096, "request_timeout": 0.3, "on_deadline": "abort"}
+    with scripted_server(before_step=lambda step: time.sleep(0.002), **settings) as server:
+        assert files.run([request_line("long", 4000), request_line("short")], "--server", server.url) == EXIT_REFUSED
+    statuses = {line["custom_id"]: line["response"]["status_code"] for line in read_lines(files.answers)}
+    assert statuses == {"long": 504, "short": 200}
 
 
 def test_no_server_at_all_is_said(files: Files, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,7 +123,8 @@ class Server:
         except (httpx.HTTPError, ValueError, UnicodeDecodeError) as error:
             return self._again(str(error) or type(error).__name__, None, None)
         answered = Answered(answer.status_code, body, answer.headers)
-        if answer.status_code in _BUSY or answer.status_code >= 500:
+        may_go_better = answer.headers.get(endpoints.HEADER_SHOULD_RETRY) != "false"
+        if may_go_better and (answer.status_code in _BUSY or answer.status_code >= 500):
             reason = f"status {answer.status_code}: {_message(body)}"
             failure = None if answer.status_code in _BUSY else answered
             return self._again(reason, answer.headers.get("retry-after"), failure)
