@@ -77,10 +77,14 @@ def _figures_of_replay(arms: Mapping[str, Replay], name: str) -> Figures:
 
 def _served(seed: int, slots: Sequence[int] | None, divide: int, only: Sequence[str] | None) -> dict[str, Any]:
     result: dict[str, Any] = {"divide": divide}
+    solo: Sequence[Answer] = ()
     for number in (1, 2) if slots is None else slots:
         measured = {arm.name: _measure(arm, seed, number, divide) for arm in _arms_to_measure(only)}
         floor = measured.get("floor", next(iter(measured.values())))[0]
-        shown = {name: figures(answers, counts, pace, floor) for name, (answers, counts, pace) in measured.items()}
+        solo = measured["fifo"][0] if number == 1 and "fifo" in measured else solo
+        shown = {
+            name: figures(answers, counts, pace, floor, solo) for name, (answers, counts, pace) in measured.items()
+        }
         _print_table(f"SmolLM2, {number} slots, seed {seed}, lengths / {divide}", shown)
         result[f"{number} slots"] = {"arms": shown}
         answers_by_arm = {name: answers for name, (answers, _, _) in measured.items()}
@@ -111,9 +115,10 @@ def _measure(arm: ServedArm, seed: int, slots: int, divide: int) -> tuple[list[A
         say(f"{arm.name}, {slots} slots: one answer alone runs at {pace.tokens_per_second:.1f} tokens/s")
         clients = _clients(server, arm, SDK_TIMEOUT_SECONDS / divide if arm.sdk_timeout else PATIENT_SECONDS)
         before = server.counts()
-        answers = ask_all(clients, entries)
+        with server.watch() as peaks:
+            answers = ask_all(clients, entries)
         say(f"{arm.name}, {slots} slots: {max(answer.ended for answer in answers):.0f} s")
-        return answers, server.counts().since(before), pace
+        return answers, peaks.added_to(server.counts().since(before)), pace
 
 
 def _clients(server: Served, arm: ServedArm, timeout_seconds: float) -> Clients:

@@ -15,6 +15,16 @@ OVER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class EstimatedWait:
+    """The wait for a slot that was estimated when a request came, and how long it was: seconds."""
+
+    soonest: float
+    likely: float
+    latest: float
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Times are seconds since the replay began. `gave_up`: tries that the client ended itself, at its own timeout;
     `wasted_tokens` are those of such tries. `refusals`: tries that were answered with 429 or 529."""
@@ -35,6 +45,8 @@ class Answer:
     """Ended with fewer tokens than its entry has, at its deadline."""
     has_failed: bool = False
     """Never answered: the client gave up for good, or the server said an error."""
+    waits: tuple[EstimatedWait, ...] = ()
+    """Of each try that got a slot, where a wait was estimated."""
 
     @property
     def latency(self) -> float:
@@ -82,8 +94,11 @@ class Pace:
 Figures = dict[str, float | None]
 
 
-def figures(answers: Sequence[Answer], counts: Counts, pace: Pace, floor: Sequence[Answer]) -> Figures:
-    """Every figure of one arm. `floor`: the same entries without runaways, for the comparisons with it."""
+def figures(
+    answers: Sequence[Answer], counts: Counts, pace: Pace, floor: Sequence[Answer], solo: Sequence[Answer] = ()
+) -> Figures:
+    """Every figure of one arm. `floor`: the same entries without runaways, for the comparisons with it; `solo`: each
+    entry served alone, where answers have a text."""
     normal = [answer for answer in answers if not answer.entry.is_runaway]
     runaways = [answer for answer in answers if answer.entry.is_runaway]
     makespan = max(answer.ended for answer in answers)
@@ -108,8 +123,10 @@ def figures(answers: Sequence[Answer], counts: Counts, pace: Pace, floor: Sequen
         "refusals": sum(answer.refusals for answer in answers),
         "refused, later answered": sum(1 for answer in answers if answer.refusals and not answer.has_failed),
         "complete answers": sum(answer.is_complete for answer in answers),
+        "outputs equal to solo": equal_texts(answers, solo) if solo else None,
         "cut at a deadline": sum(answer.was_cut for answer in answers),
         "never answered": sum(answer.has_failed for answer in answers),
+        **told_waits([wait for answer in answers for wait in answer.waits]),
         "Jain index": jain_index(list(counts.tenant_tokens.values())),
         "peak paused": counts.peak_paused,
         "peak KV pages": counts.peak_pages,
@@ -137,6 +154,19 @@ def equal_texts(answers: Sequence[Answer], solo: Sequence[Answer]) -> int:
     """How many answers have the text that they have when they run alone."""
     alone = {answer.entry.number: answer.text for answer in solo}
     return sum(answer.text == alone.get(answer.entry.number) for answer in answers)
+
+
+def told_waits(waits: Sequence[EstimatedWait]) -> dict[str, float | None]:
+    """How true the estimates were; nobody can be wrong by a share of no wait."""
+    seconds = [abs(wait.likely - wait.waited) for wait in waits]
+    shares = [error / wait.waited for error, wait in zip(seconds, waits, strict=True) if wait.waited > 0]
+    inside = [wait.soonest <= wait.waited <= wait.latest for wait in waits]
+    return {
+        "wait estimates": len(waits) if waits else None,
+        "likely wait, median error": statistics.median(shares) if shares else None,
+        "likely wait, median error in seconds": statistics.median(seconds) if seconds else None,
+        "waits from soonest to latest": statistics.fmean(inside) if inside else None,
+    }
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:

@@ -3,15 +3,20 @@
 In: replays of every seed, or the answers of real servers. Out: `Figure`s. The goals are those of one slot.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fairness_answers import Answer, equal_texts, jain_index, percentile
+from fairness_answers import Answer, equal_texts, jain_index, percentile, told_waits
 from fairness_replay import Replay
 from fairness_scenes import innocent_share, lone_short_seconds, lone_short_steps, normal_latencies
 from fairness_trace import NUM_ENTRIES
 from table import Figure
 
 P99_OVER_FLOOR, MAX_OVER_FLOOR, LONGEST_SECONDS = 1.3, 1.5, 200.0
+TOLD_OF_ESTIMATES = {
+    "likely wait, median error": "",
+    "likely wait, median error in seconds": "s",
+    "waits from soonest to latest": "",
+}
 MAKESPAN_OVER_FIFO, LONE_SHORT_STEPS, INNOCENT_OVER_SHARE = 1.01, 2.0, 1.1
 
 
@@ -40,6 +45,7 @@ def goals_of_replay(by_seed: Mapping[int, Mapping[str, Replay]]) -> list[Figure]
         _at_most("tokens recomputed, fair", "", sum(_recomputed(arms["fair"]) for arms in by_seed.values()), 0),
         _at_most("innocent tenant's p99 over its fair share", "x", worst_share, INNOCENT_OVER_SHARE),
         _told("Jain index of two tenants, the smallest", "", min(_jain(replay) for _, replay in shares)),
+        *(line for name in ("fair", "interactive", "fifo") for line in _truth_of_estimates(by_seed.values(), name)),
     ]
 
 
@@ -78,6 +84,16 @@ def _longest(seeds: Iterable[Mapping[str, Replay]], name: str) -> float:
 def _makespan_ratio(arms: Mapping[str, Replay]) -> float:
     fair, fifo = (max(answer.ended for answer in arms[name].answers) for name in ("fair", "fifo"))
     return fair / fifo
+
+
+def _truth_of_estimates(seeds: Iterable[Mapping[str, Replay]], name: str) -> Iterator[Figure]:
+    """Over the waits of all seeds together."""
+    answers = [answer for arms in seeds for answer in arms[name].answers]
+    truth = told_waits([wait for answer in answers for wait in answer.waits])
+    for figure, unit in TOLD_OF_ESTIMATES.items():
+        value = truth[figure]
+        assert value is not None, "clients without think time wait, whatever the preset"
+        yield _told(f"{figure}, {name}", unit, value)
 
 
 def _complete(answers: Sequence[Answer]) -> int:

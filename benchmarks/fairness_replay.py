@@ -12,13 +12,13 @@ import math
 import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from doubles.admitted_requests import admitted
-from fairness_answers import Answer, Counts, Pace
+from fairness_answers import Answer, Counts, EstimatedWait, Pace
 from fairness_trace import (
     DEFAULT_OUTPUT_TOKENS,
     NUM_CLIENTS,
@@ -29,6 +29,8 @@ from fairness_trace import (
     Desk,
     Entry,
 )
+from fairness_waits import Waits
+from plimsoll_runtime.admission.wait_estimate import WaitEstimate
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.engine.batch import Batch
 from plimsoll_runtime.engine.scheduler import Scheduler
@@ -81,7 +83,8 @@ class Replay:
 
 @dataclass(slots=True)
 class _Try:
-    """What a client is waiting for. `asked`: when it wanted the entry; `sent`: its latest try."""
+    """What a client is waiting for. `asked`: when it wanted the entry; `sent`: its latest try; `estimate`: of the wait
+    for a slot, until that is known."""
 
     entry: Entry
     client: int
@@ -93,6 +96,8 @@ class _Try:
     longest_gap: float = 0.0
     gave_up: int = 0
     wasted_tokens: int = 0
+    estimate: WaitEstimate | None = None
+    waits: list[EstimatedWait] = field(default_factory=list)
 
 
 def run_replay(entries: Sequence[Entry], arm: Arm, pace: Pace, late: Sequence[tuple[float, Entry]] = ()) -> Replay:
@@ -108,6 +113,7 @@ class _Replay:
         self._pace = pace
         self._settings = _settings(arm)
         self._scheduler = Scheduler(self._settings)
+        self._waits = Waits(arm.config, self._settings, arm.grain)
         self._desk = Desk(entries, arm.tenants)
         self._late = deque(late)
         self._now = 0.0
@@ -148,6 +154,7 @@ class _Replay:
         )
         (sequence,) = split_request(request, self._settings)
         attempt.sent = self._now
+        attempt.estimate = self._waits.estimate(self._tries, request.tenant)
         self._tries[sequence] = attempt
         self._scheduler.enqueue([sequence], self._now)
 
@@ -169,6 +176,7 @@ class _Replay:
             return
         del self._tries[sequence]
         self._scheduler.finish(sequence, self._now)
+        self._waits.learn(sequence, by_itself=False)
         self._send(attempt)
 
     def _note(self, batch: Batch) -> None:
@@ -176,6 +184,7 @@ class _Replay:
         for chunk in batch.chunks:
             attempt = self._tries[chunk.sequence]
             attempt.got_slot = self._now if attempt.got_slot is None else attempt.got_slot
+            self._compare(attempt)
             again = min(chunk.end_position, chunk.sequence.charged_tokens) - chunk.first_position
             self._recomputed_tokens += max(0, again) * self._arm.grain
         for move in batch.moves:
@@ -183,6 +192,13 @@ class _Replay:
         num_paused = sum(sequence.has_started for sequence in self._tries) - len(self._scheduler.running)
         self._peak_paused = max(self._peak_paused, num_paused)
         self._peak_pages = max(self._peak_pages, self._scheduler.residency.allocator.num_used)
+
+    def _compare(self, attempt: _Try) -> None:
+        """With its first slot the truth of an estimate is known."""
+        if attempt.estimate is not None:
+            told = attempt.estimate
+            attempt.waits.append(EstimatedWait(told.soonest, told.likely, told.latest, self._now - attempt.sent))
+            attempt.estimate = None
 
     def _seconds(self, batch: Batch) -> float:
         """How long the step takes: moves, then prefill, then one token for each sequence that samples."""
@@ -201,6 +217,7 @@ class _Replay:
 
     def _compute(self, batch: Batch) -> None:
         self._scheduler.commit(batch)
+        self._waits.step_done(self._now, sum(chunk.samples for chunk in batch.chunks))
         for chunk in batch.chunks:
             if chunk.samples:
                 self._write(chunk.sequence)
@@ -234,11 +251,13 @@ class _Replay:
                 wasted_tokens=attempt.wasted_tokens,
                 was_cut=not is_whole and not has_failed,
                 has_failed=has_failed,
+                waits=tuple(attempt.waits),
             )
         )
         self._served = dict(self._scheduler.fairness.tenants())
         self._scheduler.finish(sequence, self._now)
         del self._tries[sequence]
+        self._waits.learn(sequence, by_itself=is_whole and not attempt.entry.is_runaway)
         self._ask_next(attempt.client)
 
     def _counts(self) -> Counts:

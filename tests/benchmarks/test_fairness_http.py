@@ -8,8 +8,9 @@ import pytest
 
 from doubles.scripted_model import Gate
 from doubles.server import MODEL, scripted_server
+from fairness_answers import Counts
 from fairness_http import Clients, ask_all
-from fairness_served import NO_KEY, SERVED_ARMS, Served, why_missing
+from fairness_served import NO_KEY, SERVED_ARMS, Peaks, Served, why_missing
 from fairness_trace import NUM_CLIENTS, ONE_KEY, TWO_KEYS, Entry
 
 ENTRIES = [Entry(number, 60 if number == 3 else 4 + number, is_runaway=number == 3) for number in range(12)]
@@ -40,12 +41,33 @@ def test_our_server_s_counts_are_read() -> None:
     with scripted_server(before_step=lambda _: time.sleep(0.005), **SERVER) as server:
         served = Served(server.url, is_ours=True)
         before = served.counts()
-        ask_all(Clients(server.url, MODEL, KEYS, ONE_KEY, timeout_seconds=60), runaway_first)
-        counts = served.counts().since(before)
+        with served.watch() as peaks:
+            ask_all(Clients(server.url, MODEL, KEYS, ONE_KEY, timeout_seconds=60), runaway_first)
+        counts = peaks.added_to(served.counts().since(before))
     assert counts.pauses is not None
     assert counts.pauses > 0  # the runaway gave its slot up
     assert counts.swaps == 0
     assert counts.recomputed_tokens == 0
+    assert counts.peak_paused is not None
+    assert counts.peak_pages is not None
+    assert list(counts.tenant_tokens.values()) == [1.0]
+
+
+def test_peaks_are_the_most_of_all_looks_and_shares_those_of_all_tenants_together() -> None:
+    peaks = Peaks()
+    looks = [(1, 9, {"a": 0.0}), (3, 20, {"a": 0.5, "b": 0.5}), (2, 30, {"a": 0.6, "b": 0.4}), (0, 4, {"b": 1.0})]
+    for paused, pages, shares in looks:
+        tenants = {f'plimsoll_tenant_share{{tenant="{name}"}}': share for name, share in shares.items()}
+        peaks.see({"plimsoll_requests_paused": paused, 'plimsoll_kv_pages{state="used"}': pages, **tenants})
+    counts = peaks.added_to(Counts(pauses=7))
+    assert (counts.pauses, counts.peak_paused, counts.peak_pages) == (7, 3, 30)
+    assert list(counts.tenant_tokens.values()) == [0.6, 0.4]
+
+
+def test_nothing_is_seen_of_another_s_server() -> None:
+    with Served("http://127.0.0.1:1", is_ours=False).watch() as peaks:
+        pass
+    assert peaks.added_to(Counts()) == Counts()
 
 
 def test_clients_of_two_tenants_show_their_own_keys(tmp_path: Path) -> None:
