@@ -83,7 +83,8 @@ def _served(seed: int, slots: Sequence[int] | None, divide: int, only: Sequence[
         floor = measured.get("floor", next(iter(measured.values())))[0]
         solo = measured["fifo"][0] if number == 1 and "fifo" in measured else solo
         shown = {
-            name: figures(answers, counts, pace, floor, solo) for name, (answers, counts, pace) in measured.items()
+            name: figures(answers, counts, pace, floor, solo, divide)
+            for name, (answers, counts, pace) in measured.items()
         }
         _print_table(f"SmolLM2, {number} slots, seed {seed}, lengths / {divide}", shown)
         result[f"{number} slots"] = {"arms": shown}

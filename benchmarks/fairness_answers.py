@@ -95,10 +95,16 @@ Figures = dict[str, float | None]
 
 
 def figures(
-    answers: Sequence[Answer], counts: Counts, pace: Pace, floor: Sequence[Answer], solo: Sequence[Answer] = ()
+    answers: Sequence[Answer],
+    counts: Counts,
+    pace: Pace,
+    floor: Sequence[Answer],
+    solo: Sequence[Answer] = (),
+    divide: int = 1,
 ) -> Figures:
     """Every figure of one arm. `floor`: the same entries without runaways, for the comparisons with it; `solo`: each
-    entry served alone, where answers have a text."""
+    entry served alone, where answers have a text; `divide`: by how much lengths are shorter than the report's."""
+    far_seconds = OVER_SECONDS / divide
     normal = [answer for answer in answers if not answer.entry.is_runaway]
     runaways = [answer for answer in answers if answer.entry.is_runaway]
     makespan = max(answer.ended for answer in answers)
@@ -108,7 +114,7 @@ def figures(
         **_spread("queue wait", [answer.got_slot - answer.sent for answer in normal]),
         **_spread("TTFT", [answer.first_token - answer.sent for answer in normal]),
         **_spread("slowdown", slowdowns),
-        "more than 60 s over the floor": _num_far_over(normal, floor),
+        f"more than {far_seconds:g} s over the floor": _num_far_over(normal, floor, far_seconds),
         "slowest runaway": max((answer.latency for answer in runaways), default=None),
         "runaway tokens": sum(answer.output_tokens for answer in runaways),
         "makespan": makespan,
@@ -177,6 +183,6 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-def _num_far_over(normal: Sequence[Answer], floor: Sequence[Answer]) -> int:
+def _num_far_over(normal: Sequence[Answer], floor: Sequence[Answer], far_seconds: float) -> int:
     at_floor = {answer.entry.number: answer.latency for answer in floor}
-    return sum(answer.latency > at_floor[answer.entry.number] + OVER_SECONDS for answer in normal)
+    return sum(answer.latency > at_floor[answer.entry.number] + far_seconds for answer in normal)

@@ -175,6 +175,7 @@ def test_figures_of_few_answers_by_hand() -> None:
     assert made["TTFT, max"] == 4
     assert made["slowdown, max"] == 100 / (1 + 10 / 10)
     assert made["more than 60 s over the floor"] == 1
+    assert figures(answers, Counts(), Pace(10.0, 1.0), answers, divide=16)["more than 3.75 s over the floor"] == 0
     assert made["makespan"] == 100
     assert made["slowest runaway"] is None
     assert made["Jain index"] is None
