@@ -11,11 +11,16 @@ from pathlib import Path
 
 import torch
 
+from cpu_figures import AT_4000
 from plimsoll_runtime.models.architecture import Architecture
+from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE
 from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
 
 LARGE_BYTES = 2**30
-KV_VALUE_BYTES = 4
+KV_VALUE_BYTES = NATIVE_CACHE_DTYPE.itemsize
+"""Where the native kernels compute; torch alone keeps four bytes."""
+
+DEEP_TOKENS = 4000
 _REPEATS = 7
 
 
@@ -42,6 +47,10 @@ def shares(roofline: Mapping[str, float], rates: Mapping[str, float]) -> dict[st
         moved = rates["single"] * roofline["weight_megabytes"] / 1e3
         reached["single stream: weights read, of cached bandwidth"] = moved / roofline["weights_gigabytes_per_second"]
         reached["single stream: weights read, of memory bandwidth"] = moved / roofline["memory_gigabytes_per_second"]
+    if AT_4000 in rates:
+        megabytes = roofline["weight_megabytes"] + DEEP_TOKENS * roofline["kv_kilobytes_per_token"] / 1e3
+        moved = rates[AT_4000] * megabytes / 1e3
+        reached["4,000 tokens: read, of memory bandwidth"] = moved / roofline["memory_gigabytes_per_second"]
     for figure, name in (("streams-8", "8 streams"), ("streams-16", "16 streams")):
         if figure in rates:
             done = rates[figure] * roofline["decode_megaflops_per_token"] / 1e3

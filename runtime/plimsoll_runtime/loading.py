@@ -41,7 +41,7 @@ from plimsoll_runtime.engine.settings import (
     make_schedule,
     step_budget_tokens,
 )
-from plimsoll_runtime.kernels.native_library import choose_kernels
+from plimsoll_runtime.kernels.native_library import KernelChoice, choose_kernels
 from plimsoll_runtime.models.decoder import Progress, load_decoder
 from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, NativeDecoder, fits_library
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
@@ -83,8 +83,8 @@ def load_model(config: RuntimeConfig, progress: Progress) -> LoadedModel:
 def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     device, dtype = _device(config), _dtype(config)
     torch.set_num_threads(usable_cores())
-    kernels = choose_kernels(device, usable_cores())
     checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
+    kernels = _choose_kernels(config, device, checkpoint)
     text = _load_text(checkpoint)
     computes_natively = kernels.native is not None and fits_library(
         checkpoint.architecture, checkpoint.weights.layer_storages, dtype, DEFAULT_PAGE_SIZE
@@ -127,8 +127,15 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
         ),
         runner=ModelRunner(model, cache, plan.page_size, device),
         host=HostKV(cache, plan.page_size),
-        kernels=kernels.facts(),
+        kernels=kernels.facts(whole_layers=computes_natively),
     )
+
+
+def _choose_kernels(config: RuntimeConfig, device: torch.device, checkpoint: Checkpoint) -> KernelChoice:
+    """The native kernels round what the layers hand on to 8 bits, and keys and values to 16: only for auto."""
+    if config.dtype != "auto":
+        return KernelChoice(None, f"{field_names('dtype')} is {config.dtype}; the native kernels need auto")
+    return choose_kernels(device, usable_cores(), checkpoint.weights.layer_storages)
 
 
 def _limits(config: RuntimeConfig, plan: CapacityPlan) -> Limits:
@@ -196,7 +203,9 @@ def _device(config: RuntimeConfig) -> torch.device:
 
 
 def _dtype(config: RuntimeConfig) -> torch.dtype:
-    """auto is float32: exact, and fast on every CPU; 16 bit pays only with instructions that not every CPU has."""
+    """auto is float32 between the operations; inside of them the native kernels round, where they compute.
+
+    16 bit pays only with instructions that not every CPU has."""
     return {
         "auto": torch.float32,
         "float32": torch.float32,

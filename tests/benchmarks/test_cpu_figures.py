@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cpu_figures import AIMS, LLAMA, OURS, row, values
+from cpu_figures import AIMS, AT_4000, LLAMA, OURS, row, values
 from llama_programs import find_programs
 from roofline import shares
 from table import render_markdown
@@ -68,10 +68,11 @@ def test_missing_programs_are_named(tmp_path: Path) -> None:
 def test_a_share_is_a_rate_times_its_cost_against_the_machine() -> None:
     roofline = {
         "weight_megabytes": 100.0,
+        "kv_kilobytes_per_token": 20.0,
         "weights_gigabytes_per_second": 40.0,
         "memory_gigabytes_per_second": 20.0,
         "prefill_megaflops_per_token": 200.0,
         "float32_gigaflops": 400.0,
     }
-    reached = shares(roofline, {"single": 100.0, "prefill": 1000.0})
-    assert list(reached.values()) == pytest.approx([25, 50, 50])
+    reached = shares(roofline, {"single": 100.0, "prefill": 1000.0, AT_4000: 50.0})
+    assert list(reached.values()) == pytest.approx([25, 50, 45, 50])

@@ -4,7 +4,7 @@ import pytest
 
 from plimsoll_runtime.kernels.native import LIBRARY_PATH
 from plimsoll_runtime.kernels.native.build import BuildError, find_compiler
-from plimsoll_runtime.kernels.native_library import usable_instructions
+from plimsoll_runtime.kernels.native_library import NativeError, usable_instructions
 
 INSTRUCTIONS = ("generic", "avx2", "avx_vnni", "avx512_vnni")
 """Named as in /proc/cpuinfo, except the first."""
@@ -28,4 +28,7 @@ def native_library() -> tuple[str, ...]:
         except BuildError as error:
             pytest.skip(f"cpu_feature: a compiler: {error}")
         pytest.fail("the native library is not built: make native")
-    return usable_instructions()
+    try:
+        return usable_instructions()
+    except NativeError as error:
+        pytest.fail(str(error))

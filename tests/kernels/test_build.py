@@ -1,11 +1,12 @@
 """The library is compiled file by file with the flags of its instruction set, or not at all, for a reason in words."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from plimsoll_runtime.kernels.native import build
-from plimsoll_runtime.kernels.native.build import BuildError, build_library, find_compiler, flags_of
+from plimsoll_runtime.kernels.native.build import BuildError, build_library, find_compiler, flags_of, source_hash
 
 
 def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +24,18 @@ def test_a_compiler_that_fails_leaves_what_was_there(monkeypatch: pytest.MonkeyP
         build_library(target)
     assert target.read_bytes() == b"the last one"
     assert [path.name for path in tmp_path.iterdir()] == ["library.so"]
+
+
+@pytest.mark.parametrize("name", ["pool.cpp", "decoder.h", "build.py"])
+def test_every_source_and_the_flags_are_in_the_hash(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copy = tmp_path / "native"
+    shutil.copytree(build.SOURCES, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    before = source_hash()
+    monkeypatch.setattr(build, "SOURCES", copy)
+    assert source_hash() == before
+    with (copy / name).open("a") as file:
+        file.write("\n")
+    assert source_hash() != before
 
 
 @pytest.mark.parametrize(

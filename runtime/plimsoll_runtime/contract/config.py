@@ -215,7 +215,8 @@ class RuntimeConfig(BaseModel):
         "auto",
         spec=None,
         unit="word",
-        description="Type of activations, keys and values. auto: what the device computes fast and exactly.",
+        description="Type of activations, keys and values, kept exactly. auto: float32, but where the native "
+        "kernels compute (quantized weights, a CPU with AVX2) products of 8-bit activations, float16 keys and values.",
     )
     sampling_defaults: Annotated[SamplingDefaults, word(SamplingDefaults)] = setting(
         "model",

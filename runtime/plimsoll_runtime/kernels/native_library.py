@@ -4,22 +4,28 @@ Owns the C interface (native/interface.cpp) as Python sees it: its signatures, i
 number of threads, and an instruction set where not the best one shall be used. Out: `NativeKernels`, or a sentence why
 there are none. It does not choose when to compute natively (dispatch.py does). Invariants: what is handed to the
 library is contiguous, of the right dtype and shape, and lives through the call; a handle is freed once, after all that
-was made with it.
+was made with it; a library made of other sources than those beside it is never called, since its structs may differ.
 """
 
 import ctypes
 import weakref
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 
 from plimsoll_runtime.kernels.native import LIBRARY_PATH
+from plimsoll_runtime.kernels.native.build import source_hash
 from plimsoll_runtime.kernels.stored import StoredTensor
 
 NATIVE_STORAGES = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})
 
+GENERIC = "generic"
+"""The instruction set of every processor: 3 to 9 times slower than torch, so it is taken only where it is named."""
+
 _POINTER, _SIZE, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_char_p
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "plimsoll_source_hash": (_TEXT, []),
     "plimsoll_num_instruction_sets": (_INT, []),
     "plimsoll_instruction_set_name": (_TEXT, [_INT]),
     "plimsoll_can_use": (_INT, [_INT]),
@@ -101,23 +107,32 @@ class NativeMatrix:
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """What computes with quantized weights on this machine: the native kernels, or the reason why there are none."""
+    """What computes with quantized weights: the native kernels, or the reason why there are none."""
 
     native: NativeKernels | None
     reason: str | None
 
-    def facts(self) -> dict[str, str | int]:
-        """For the start log and for `GET /budget`."""
+    def facts(self, whole_layers: bool) -> dict[str, str | int]:
+        """For the start log and for `GET /budget`; `whole_layers`: not only the products of quantized weights."""
         if self.native is None:
             return {"name": "torch", "reason": str(self.reason)}
-        return {"name": "native", "instructions": self.native.instructions, "threads": self.native.num_threads}
+        return {
+            "name": "native",
+            "computes": "layers" if whole_layers else "quantized products, torch the rest",
+            "instructions": self.native.instructions,
+            "threads": self.native.num_threads,
+        }
 
 
-def choose_kernels(device: torch.device, num_threads: int) -> KernelChoice:
-    """The native kernels with the best instruction set, on a processor for which they were built."""
+def choose_kernels(device: torch.device, num_threads: int, storages: Collection[str]) -> KernelChoice:
+    """The native kernels with the best instruction set, for layers with matrices of `storages`, where that pays."""
     if device.type != "cpu":
         return KernelChoice(None, f"the model is on {device}")
+    if NATIVE_STORAGES.isdisjoint(storages):
+        return KernelChoice(None, f"the layers' weights are {', '.join(sorted(storages))}, which torch multiplies")
     try:
+        if usable_instructions()[-1] == GENERIC:
+            return KernelChoice(None, "without AVX2 the native kernels are slower than torch")
         return KernelChoice(open_native(num_threads), None)
     except NativeError as error:
         return KernelChoice(None, str(error))
@@ -156,5 +171,7 @@ def _load_library() -> ctypes.CDLL:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise NativeError(f"{LIBRARY_PATH} is not the library of this version: {error}") from error
+        raise NativeError(f"{LIBRARY_PATH} is not the library of this version ({error}): run make native") from error
+    if library.plimsoll_source_hash().decode() != source_hash():
+        raise NativeError(f"{LIBRARY_PATH} was not made of the sources beside it: run make native")
     return library

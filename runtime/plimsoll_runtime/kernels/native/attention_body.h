@@ -14,9 +14,9 @@ struct ChunkView {
     const float* queries;  // [queries][head_dim], scaled
 };
 
-// What follows in memory is not what follows in the context, so the processor cannot guess it. While it scores a tile of
-// pages it is asked for the keys of the next tile and for the values of this one, a line at a time: all at once would
-// stand in the way of the loads that are waited for.
+// What follows in memory is not what follows in the context, so the processor cannot guess it. While it scores a tile
+// of pages it is asked for the keys of the next tile and for the values of this one, a line at a time: all at once
+// would stand in the way of the loads that are waited for.
 template <typename Element, int PAGES>
 struct Ahead {
     const char* keys[PAGES];

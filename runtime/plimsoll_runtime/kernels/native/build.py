@@ -2,9 +2,11 @@
 
 Owns the compiler's flags, one set per file: a file whose name ends in an instruction set may use it, and runs only
 where `processor.cpp` says that the processor has it. In: the sources of this folder and a C++17 compiler (CXX, or the
-first of c++, g++ and clang++). Out: LIBRARY_NAME. It imports nothing of the package, since it runs before there is one.
+first of c++, g++ and clang++). Out: LIBRARY_NAME, which tells the hash of what it was made of, since nothing makes it
+again when sources change. It imports nothing of the package, since it runs before there is one.
 """
 
+import hashlib
 import os
 import platform
 import shutil
@@ -42,6 +44,10 @@ EXACT_FLAGS = ("-ffp-contract=off",)
 """Files of matrices say themselves where a product and a sum are rounded once: all instruction sets must agree."""
 
 
+HASHED_STEM = "interface"
+"""The file that is compiled with the hash of all."""
+
+
 class BuildError(Exception):
     """One sentence: why there is no library."""
 
@@ -50,16 +56,25 @@ def build_library(target: Path) -> None:
     """Writes the library to `target`, replacing it whole. Raises BuildError."""
     compiler = find_compiler()
     with tempfile.TemporaryDirectory(prefix="plimsoll-native-") as folder:
-        sources = sorted(SOURCES.glob("*.cpp"))
+        sources, made_of = sorted(SOURCES.glob("*.cpp")), source_hash()
         objects = [Path(folder) / f"{source.stem}.o" for source in sources]
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(lambda pair: _compile(compiler, *pair), zip(sources, objects, strict=True)))
+            list(threads.map(lambda pair: _compile(compiler, made_of, *pair), zip(sources, objects, strict=True)))
         made = Path(folder) / LIBRARY_NAME
         _run([compiler, "-shared", "-pthread", "-o", str(made), *map(str, objects)])
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.copyfile(made, beside)
         beside.replace(target)
+
+
+def source_hash() -> str:
+    """Of every source, and of the flags in this file: a library that tells another one was made of others."""
+    digest = hashlib.sha256()
+    for path in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h"), SOURCES / "build.py"]):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
 
 
 def find_compiler() -> str:
@@ -79,8 +94,9 @@ def flags_of(source: Path) -> tuple[str, ...]:
     return FLAGS + instructions + (EXACT_FLAGS if source.stem.startswith(EXACT_PREFIX) else ())
 
 
-def _compile(compiler: str, source: Path, target: Path) -> None:
-    _run([compiler, *flags_of(source), "-c", str(source), "-o", str(target)])
+def _compile(compiler: str, made_of: str, source: Path, target: Path) -> None:
+    told = (f'-DPLIMSOLL_SOURCE_HASH="{made_of}"',) if source.stem == HASHED_STEM else ()
+    _run([compiler, *flags_of(source), *told, "-c", str(source), "-o", str(target)])
 
 
 def _run(command: list[str]) -> None:

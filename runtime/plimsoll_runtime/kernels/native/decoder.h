@@ -3,8 +3,8 @@
 // Owns the order of a layer's operations and how they are shared out among threads. In: weights and sizes prepared once
 // (`Decoder`), the rows of a step, the cache. Out: hidden rows after the final norm; new keys and values in the cache.
 // It does not know tokens, embeddings or logits. Plain structs, which Python fills by ctypes (models/native_decoder.py
-// has the same fields in the same order, and interface.cpp the C functions); all memory belongs to the caller. Invariant: a row's result does not depend
-// on the other rows of the step.
+// has the same fields in the same order, and interface.cpp the C functions); all memory belongs to the caller.
+// Invariant: a row's result does not depend on the other rows of the step.
 #pragma once
 
 #include <cstdint>

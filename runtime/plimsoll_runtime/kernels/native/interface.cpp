@@ -1,6 +1,6 @@
-// The C functions for compute, matrices and the decoder: what Python calls through ctypes. Nothing is thrown across them; a null
-// handle is a failure. Sizes are checked on the Python side, in kernels/native_library.py and
-// models/native_decoder.py.
+// The C functions for compute, matrices and the decoder: what Python calls through ctypes. Nothing is thrown across them;
+// a null handle is a failure. Sizes are checked on the Python side, in kernels/native_library.py and
+// models/native_decoder.py. PLIMSOLL_SOURCE_HASH comes from build.py.
 #include <exception>
 
 #include "decoder.h"
@@ -9,6 +9,8 @@
 using namespace plimsoll;
 
 extern "C" {
+
+const char* plimsoll_source_hash() { return PLIMSOLL_SOURCE_HASH; }
 
 int plimsoll_num_instruction_sets() { return NUM_INSTRUCTION_SETS; }
 

@@ -13,10 +13,11 @@
 //          4k + b, for k = 0..7 (1 bit) or k = 4j..4j+3 (2 bits)
 //   scales half: d f16 x 16 (and m f16 x 16); K halves: two x i8 x 16, one for 16 columns each
 //
-// So a matrix takes the bytes of its file, but for the last panel. The value of a weight is scale * (code - offset) + minimum (K-quants: - minimum). Products: each row of the input is
-// quantized to 8 bits by groups of 32, code = round(x * 127 / largest), and the sum over a group is exact in integers;
-// groups are added in float32 in their order, with fused multiply-add, on every instruction set and for every number
-// of rows. So a result depends on its own row alone, and is the same bit for bit on every processor.
+// So a matrix takes the bytes of its file, but for the last panel. The value of a weight is scale * (code - offset) +
+// minimum (K-quants: - minimum). Products: each row of the input is quantized to 8 bits by groups of 32,
+// code = round(x * 127 / largest), and the sum over a group is exact in integers; groups are added in float32 in their
+// order, with fused multiply-add, on every instruction set and for every number of rows. So a result depends on its own
+// row alone, and is the same bit for bit on every processor.
 #pragma once
 
 #include <cstddef>

@@ -142,7 +142,8 @@ static void multiply_panel(const uint8_t* panel, int64_t num_blocks, const uint8
         const BlockScales scales = block_scales<FORMAT>(panel, lane);
         const uint8_t* group = panel + FORMAT.header_bytes();
         for (int g = 0; g < FORMAT.block_groups; g++) {
-            for (int line = 0; line < FORMAT.group_bytes(); line += 64) __builtin_prefetch(group + PREFETCH_BYTES + line);
+            for (int line = 0; line < FORMAT.group_bytes(); line += 64)
+                __builtin_prefetch(group + PREFETCH_BYTES + line);
             add_group<FORMAT, TOKENS>(group, g, scales, tile_group<TOKENS>(tile), lane, totals);
             group += FORMAT.group_bytes();
             tile += TOKENS * TILE_GROUP_BYTES;

@@ -1,8 +1,8 @@
 // A few threads that take tasks in turn: the library's only threads.
 //
 // Owns the threads. `run` may be called by one thread at a time (others wait) and returns when every task is done. The
-// caller works too, and takes the tasks of a thread that does not come, so that a thread that is not scheduled on a busy
-// machine delays only the task it holds. Idle threads spin briefly, since the next call of a step follows within
+// caller works too, and takes the tasks of a thread that does not come, so that a thread that is not scheduled on a
+// busy machine delays only the task it holds. Idle threads spin briefly, since the next call of a step follows within
 // microseconds, and then sleep.
 #pragma once
 
