@@ -175,7 +175,7 @@ class _Replay:
             self._end(sequence, has_failed=True)
             return
         del self._tries[sequence]
-        self._scheduler.finish(sequence, self._now)
+        self._scheduler.finish(sequence)
         self._waits.learn(sequence, by_itself=False)
         self._send(attempt)
 
@@ -255,7 +255,7 @@ class _Replay:
             )
         )
         self._served = dict(self._scheduler.fairness.tenants())
-        self._scheduler.finish(sequence, self._now)
+        self._scheduler.finish(sequence)
         del self._tries[sequence]
         self._waits.learn(sequence, by_itself=is_whole and not attempt.entry.is_runaway)
         self._ask_next(attempt.client)
@@ -283,6 +283,7 @@ def _settings(arm: Arm) -> EngineSettings:
         context_length=longest,
         num_pages=-(-kv_tokens // page_size),
         num_tokens=1,
+        detects_runaways=False,
         page_size=page_size,
         prefix_caching=False,
         schedule=arm.schedule,

@@ -75,13 +75,12 @@ class Resumed:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A choice ended. `stop`: on one of its stop token ids; `length`: at its budget, deadline or as a repetition, as
-    `detail` says. `slot_seconds`: how long it had a slot, so that all the rest of its life was waiting."""
+    `detail` says."""
 
     request_id: str
     choice: int
     reason: FinishReason
     detail: FinishDetail | None = None
-    slot_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

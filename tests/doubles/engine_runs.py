@@ -16,6 +16,7 @@ TINY: dict[str, Any] = {
     "context_length": 64,
     "num_pages": 64,
     "num_tokens": VOCAB_SIZE,
+    "detects_runaways": True,
     "page_size": 2,
     "step_tokens": 16,
     "headroom_tokens": 2,

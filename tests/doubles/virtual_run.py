@@ -18,6 +18,7 @@ PLACE: dict[str, Any] = {
     "context_length": 512,
     "num_pages": 4096,
     "num_tokens": 1000,
+    "detects_runaways": False,
     "page_size": 4,
     "step_tokens": 64,
     "headroom_tokens": 4,
@@ -60,7 +61,7 @@ class VirtualRun:
 
     def cancel(self, request_id: str) -> None:
         for sequence in self.alive.pop(request_id):
-            self.scheduler.finish(sequence, self.now)
+            self.scheduler.finish(sequence)
             self._on_host.pop(sequence, None)
 
     def step(self, seconds: float = 1.0) -> Batch:
@@ -99,7 +100,7 @@ class VirtualRun:
         request_id = sequence.request.request_id
         self.written[request_id, sequence.choice] += 1
         if sequence.remaining_tokens == 0:
-            self.scheduler.finish(sequence, self.now)
+            self.scheduler.finish(sequence)
             self.alive[request_id].remove(sequence)
             if not self.alive[request_id]:
                 del self.alive[request_id]

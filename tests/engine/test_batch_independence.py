@@ -133,6 +133,7 @@ def answers(
         context_length=CONTEXT,
         num_pages=num_pages,
         num_tokens=shape.vocab_size,
+        detects_runaways=False,
         page_size=PAGE_SIZE,
         step_tokens=step_tokens,
         headroom_tokens=1,

@@ -59,7 +59,7 @@ PAUSED: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
     # 600 bytes are left for keys and values, 40 for a page: 15 pages.
     ("all of it is the pool's", {}, (15, 0)),
     ("half of what the pool leaves", {"context_length": 12, "running_slots": 2}, (6, 4)),
-    ("no more than the pool is", {"kv_cache_tokens": 8}, (2, 2)),
+    ("no more than twice the pool", {"kv_cache_tokens": 8}, (2, 4)),
     ("as configured, before the pool", {"paused_kv_bytes": 400}, (5, 10)),
     ("as configured, in whole pages", {"paused_kv_bytes": 79, "kv_cache_tokens": 8}, (2, 1)),
     ("none", {"paused_kv_bytes": 0, "kv_cache_tokens": 8}, (2, 0)),

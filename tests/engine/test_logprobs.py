@@ -121,3 +121,13 @@ def test_a_prompt_whose_scores_are_not_numbers_fails() -> None:
     run.engine.submit(admitted("r", [1, 2, 3], max_output_tokens=2, prompt_logprobs=1))
     run.finish()
     assert [type(event) for event in run.events if event.request_id == "r"][1:] == [Failed]
+
+
+def test_two_prompts_whose_scores_are_not_numbers_fail_once() -> None:
+    """Before, the second one was looked for after the first had ended the request, and the engine ended with it."""
+    run = EngineRun(runner=PoisonedPrompt())
+    run.engine.submit(admitted("r", [1, 2, 3], [4, 5, 6], max_output_tokens=2, prompt_logprobs=1))
+    run.engine.submit(admitted("good", [1, 2, 3], max_output_tokens=2))
+    run.finish()
+    assert [type(event) for event in run.events if event.request_id == "r"][1:] == [Failed]
+    assert run.ends("good") == [(0, "length", "request")]

@@ -163,16 +163,40 @@ def test_a_deadline_can_abort_instead() -> None:
     assert (run.ends("r"), run.engine.has_work(), run.engine.load().pages_used) == ([], False, 0)
 
 
-def test_the_time_without_a_slot_can_be_told_from_the_time_with_one() -> None:
-    run = make_run()
-    submit(run, "long", [1], max_output_tokens=12)
-    submit(run, "short", [2], max_output_tokens=4)
-    while run.engine.has_work():
+def test_a_request_waits_since_its_last_choice_lost_its_slot() -> None:
+    """Before, since its first one had: a wait that the other choice was served in."""
+    run = make_run(num_pages=60, running_slots=2)
+    submit(run, "two", [1], num_choices=2, max_output_tokens=30)
+    run.step(8)
+    for name in ("a", "b"):
+        run.clock.now += 10.0
+        submit(run, name, [2], max_output_tokens=4)
         run.step()
-        run.clock.now += 1.0
-    ends = {event.request_id: event.slot_seconds for event in run.events if isinstance(event, Finished)}
-    # A sequence leaves at the end of its last step, whose second has not passed yet; a pause counts to its end.
-    assert ends == {"long": 11.0, "short": 3.0}
+    load = run.engine.load()
+    assert (load.running, load.paused, load.oldest_wait_seconds) == (2, 1, 0.0)
+
+
+def test_whose_pages_are_taken_with_its_slot_is_counted_once() -> None:
+    """Before, as a pause and as a swap."""
+    counts = swapped_run().engine.load().counts
+    assert (counts.pauses, counts.swaps, counts.recomputes) == (0, 1, 0)
+
+
+def test_a_device_that_cannot_gather_the_pages_is_a_full_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, only the host's own memory was expected to be short, and the engine died of the device's."""
+
+    def full(*args: Any, **values: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    run = make_run(num_pages=20)
+    monkeypatch.setattr(torch, "index_select", full)
+    submit(run, "long", [1], max_output_tokens=39)
+    run.step(30)
+    submit(run, "short", [2] * 12, max_output_tokens=3)
+    run.finish()
+    counts = run.engine.load().counts
+    assert (counts.swaps, counts.recomputes, counts.swapped_out_bytes) == (0, 1, 0)
+    check_answers(run, {"long": [1], "short": [2] * 12})
 
 
 def test_speed_is_known_after_two_steps_and_idle_time_is_no_slowness() -> None:

@@ -58,6 +58,7 @@ def answers(
         context_length=CONTEXT,
         num_pages=num_pages,
         num_tokens=shape.vocab_size,
+        detects_runaways=False,
         page_size=PAGE_SIZE,
         headroom_tokens=4,
         prefix_caching=False,

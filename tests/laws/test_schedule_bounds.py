@@ -4,6 +4,8 @@ A virtual clock counts steps; a step gives one token to each sequence that has a
 tokens, weights 7:1, unless a test says otherwise. The bounds are those of fairness.py.
 """
 
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -238,3 +240,87 @@ def test_a_weight_counts_where_each_tenant_has_one_answer() -> None:
     for _ in range(400):
         run.step()
     assert run.written["heavy", 0] == pytest.approx(360, abs=4 * QUANTUM)
+
+
+HOSTS = [0, 64, 128, 256]
+ONE_CONTEXT: dict[str, Any] = {"running_slots": 1, "context_length": 512, "num_pages": 128}
+
+
+@pytest.mark.parametrize("host_pages", HOSTS)
+def test_turns_of_the_background_make_nobody_lose_its_pages(host_pages: int) -> None:
+    """Each turn made the one that had the only slot lose a whole context, although it could have gone on."""
+    run = VirtualRun(**ONE_CONTEXT, host_pages=host_pages)
+    for index in range(4):
+        run.submit(f"runaway {index}", output_tokens=480)
+    run.finish()
+    computed = sum(num_tokens for step in run.trace for *_, num_tokens in step)
+    # Three may lose theirs once, to one that runs and grows: it was 19 to 55 times the work.
+    assert computed < 2 * 4 * 480
+
+
+@pytest.mark.parametrize("host_pages", HOSTS)
+@pytest.mark.parametrize("max_wait", [1e9, 100.0])
+def test_a_short_does_not_wait_for_a_background_that_lost_its_pages(host_pages: int, max_wait: float) -> None:
+    """Where the host is full the runaways wait for an end or for their age; a short waits as if pages were for all."""
+    run = VirtualRun({**FAIR, "max_wait_seconds": max_wait}, **ONE_CONTEXT, host_pages=host_pages)
+    for index in range(4):
+        run.submit(f"runaway {index}", output_tokens=480)
+    for _ in range(4 * BORDER + 4):
+        run.step()
+    longest = 0
+    for number in range(150):
+        for _ in range(7):
+            run.step()
+        name, begun = f"short {number}", len(run.trace)
+        run.submit(name, prompt_tokens=8, output_tokens=2)
+        while name in run.alive:
+            run.step()
+        longest = max(longest, len(run.trace) - begun)
+    # Its own two steps, a quantum that is owed, and the chunks of a context that is computed again for it.
+    assert longest <= 2 + QUANTUM + 512 // 64 + 1
+    run.finish()
+
+
+def instructions(run: VirtualRun) -> int:
+    """How many instructions of Python one step of the scheduler takes: the same on every machine."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run.step()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_keys_that_were_seen_once_cost_a_step_nothing() -> None:
+    """Before, every chunk walked over up to 1,024 tenants that had left."""
+    counts: list[int] = []
+    for num_gone in (0, 300):
+        run = VirtualRun(running_slots=2)
+        for index in range(num_gone):
+            run.submit(f"gone {index}", output_tokens=1, tenant=f"t{index}")
+            run.finish()
+        for name in ("a", "b", "c"):
+            run.submit(name, output_tokens=20, tenant=name)
+        run.step()
+        counts.append(instructions(run))
+    assert counts[1] < 1.2 * counts[0]
+
+
+def test_a_key_that_left_long_ago_is_forgotten_and_one_that_just_left_is_not() -> None:
+    run = VirtualRun(running_slots=1)
+    for index in range(1100):
+        run.submit(f"r{index}", output_tokens=1, tenant=f"t{index}")
+        run.finish()
+    for index in (0, 1099):
+        run.submit(f"again {index}", output_tokens=1, tenant=f"t{index}")
+    served = dict(run.scheduler.fairness.tenants())
+    assert (served["t0"], served["t1099"]) == (0.0, 3.0)

@@ -83,7 +83,7 @@ def plan_capacity(
     """Resolve the context length, the pool and the host's pages. None means "not configured". Raises CapacityError.
 
     Paused sequences get what was configured for them before the pool is sized. Not configured, they get what the
-    pool leaves: half of that, and no more than the pool is.
+    pool leaves: half of that, and no more than twice the pool, so that one can leave while another comes back.
     """
     page_bytes = facts.kv_bytes_per_token * page_size
     _check_window(context_length, model_window)
@@ -139,7 +139,7 @@ def _host_pages(facts: MemoryFacts, paused_kv_bytes: int | None, num_pages: int,
     if paused_kv_bytes is not None:
         return paused_kv_bytes // page_bytes
     left_bytes = facts.kv_room_bytes - num_pages * page_bytes if facts.host_bytes is None else facts.host_bytes
-    return min(left_bytes // 2 // page_bytes, num_pages)
+    return min(left_bytes // 2 // page_bytes, 2 * num_pages)
 
 
 def _check_paused_kv(facts: MemoryFacts, paused_kv_bytes: int | None, page_bytes: int) -> None:

@@ -178,7 +178,8 @@ class Engine:
         """Logprobs of prompt tokens: row t of the prompt scores token t + 1."""
         row = 0
         for chunk in batch.chunks:
-            if chunk.sequence.collects_prompt_logprobs and chunk.num_logit_rows:
+            is_alive = chunk.sequence.state != "finished"  # else another prompt of its request failed in this step
+            if is_alive and chunk.sequence.collects_prompt_logprobs and chunk.num_logit_rows:
                 self._score_prompt(chunk, states_NE[row : row + chunk.num_logit_rows])
             row += chunk.num_logit_rows
 
@@ -254,9 +255,7 @@ class Engine:
 
     def _finish(self, sequence: Sequence, reason: FinishReason, detail: FinishDetail | None) -> None:
         self._remove(sequence)
-        self._events.append(
-            Finished(sequence.request.request_id, sequence.choice, reason, detail, sequence.slot_seconds)
-        )
+        self._events.append(Finished(sequence.request.request_id, sequence.choice, reason, detail))
 
     def _fail(self, request_id: str, message: str) -> None:
         for sequence in self._requests[request_id].sequences:
@@ -270,7 +269,7 @@ class Engine:
 
     def _remove(self, sequence: Sequence) -> None:
         progress = self._requests[sequence.request.request_id]
-        self._scheduler.finish(sequence, self.clock())
+        self._scheduler.finish(sequence)
         self._host.drop(sequence)
         progress.sequences.remove(sequence)
         if not progress.sequences:

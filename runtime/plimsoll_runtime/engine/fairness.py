@@ -20,7 +20,9 @@ before the quantum is over. What a turn did not use is given back. Credit is nev
 of the level. No slot idles for it: a deeper level uses what the foreground leaves, until the foreground wants it.
 
 Hence for one tenant whose deeper level (weight w) has k sequences, and foreground weight W: one of them is served again
-after at most k x (1 + W / w) x quantum tokens of that tenant: with 7:1, one runaway and 128 tokens, 1,024.
+after at most k x (1 + W / w) x quantum tokens of that tenant: with 7:1, one runaway and 128 tokens, 1,024. That wants
+pages for it, or room on the host for whom it displaces; where both are full, its turn comes when one that runs ends, or
+by age.
 
 **Within a level:** level 0 is first come, first served, and who has a slot keeps it until it ends or leaves the level.
 In the levels between, turns go to the oldest first: each of them has an end, so whoever waits comes to be the oldest,
@@ -90,23 +92,26 @@ class Fairness:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._quantum = schedule.quantum_tokens
-        self._tenants: OrderedDict[str, Tenant] = OrderedDict()
+        self._present: OrderedDict[str, Tenant] = OrderedDict()
+        self._away: OrderedDict[str, Tenant] = OrderedDict()
         self._stopped: dict[Sequence, None] = {}
         self._since_aged = float("inf")
         self.level_tokens = [0] * len(schedule.weights)
 
     def arrive(self, sequence: Sequence) -> None:
         """A new sequence, to the end of its tenant's first line."""
-        tenant = self._tenants.setdefault(self._name(sequence), Tenant(self._name(sequence), self._new_levels()))
-        self._tenants.move_to_end(tenant.name)
-        if tenant.num_sequences == 0:
-            present = [other.counter for other in self._present()]
-            tenant.counter = max(tenant.counter, min(present, default=tenant.counter))
+        name = self._name(sequence)
+        if name not in self._present:
+            tenant = self._away.pop(name, None) or Tenant(name, self._new_levels())
+            counters = [other.counter for other in self._present.values()]
+            tenant.counter = max(tenant.counter, min(counters, default=tenant.counter))
+            self._present[name] = tenant
+        self._present.move_to_end(name)
+        tenant = self._present[name]
         tenant.weight = sequence.request.tenant_weight
         tenant.num_sequences += 1
         tenant.levels[0].num_sequences += 1
         self._put(sequence)
-        self._forget_tenants()
 
     def leave(self, sequence: Sequence) -> None:
         """It has ended; what its turn did not use goes back to its level."""
@@ -118,6 +123,10 @@ class Fairness:
         tenant.num_sequences -= 1
         level.num_sequences -= 1
         level.credit = min(level.credit, self._most_credit(level))
+        if tenant.num_sequences == 0:
+            self._away[tenant.name] = self._present.pop(tenant.name)
+            if len(self._away) > REMEMBERED_TENANTS:
+                self._away.popitem(last=False)
 
     def stop(self, sequence: Sequence) -> None:
         """It lost its slot; back into its line: where it arrived, or for a turn cut short in front, else at the end."""
@@ -144,14 +153,14 @@ class Fairness:
     def settle(self, running: Items[Sequence]) -> None:
         """Before picks are made: levels as outputs are now, turns that are over, counters of who lacks nothing."""
         turn = OUTPUT_COST * (self._quantum or 0)
-        waiting = [tenant.counter - turn / tenant.weight for tenant in self._present() if tenant.waits]
+        waiting = [tenant.counter - turn / tenant.weight for tenant in self._present.values() if tenant.waits]
         for sequence in running:
             self._settle_level(sequence)
             if sequence.is_owed and not waiting:
                 self._end_turn(sequence)
             elif sequence.is_owed and sequence.turn_left <= 0:
                 self._renew(sequence)
-        for tenant in self._present():
+        for tenant in self._present.values():
             if waiting and not tenant.waits:
                 tenant.counter = max(tenant.counter, min(waiting))
 
@@ -164,10 +173,10 @@ class Fairness:
             displaced = None if free_slots else _weakest([other for other in running if not other.is_owed])
             if free_slots or displaced is not None:
                 return Pick(aged, displaced, is_owed=True, is_aged=True)
-        waiting = [tenant for tenant in self._present() if tenant.waits]
-        paid = {tenant.name: tenant.counter for tenant in self._present()} if len(self._tenants) > 1 else {}
+        waiting = [tenant for tenant in self._present.values() if tenant.waits]
+        paid = {tenant.name: tenant.counter for tenant in self._present.values()} if len(self._present) > 1 else {}
         for sequence in running if paid else ():
-            tenant = self._tenants[self._name(sequence)]
+            tenant = self._present[self._name(sequence)]
             paid[tenant.name] += sequence.turn_left / tenant.weight
         for tenant in sorted(waiting, key=lambda tenant: paid.get(tenant.name, 0.0)):
             for sequence, is_owed in self._candidates(tenant, may_run):
@@ -188,19 +197,19 @@ class Fairness:
         sequence.turn_left = max(0.0, sequence.turn_left - used)
         if not sequence.is_owed:
             self._since_aged += output_tokens
-        if any(other.waits for other in self._present()):
+        if any(other.waits for other in self._present.values()):
             tenant.counter += cost / tenant.weight
             self._earn(tenant, sequence, level)
 
     def sequences(self) -> Iterator[Sequence]:
         """All that have no slot."""
-        for tenant in self._present():
+        for tenant in self._present.values():
             for level in tenant.levels:
                 yield from level.line
 
     def tenants(self) -> list[tuple[str, float]]:
         """Those that have sequences here, and the weighted tokens that each was served."""
-        return [(tenant.name, tenant.served) for tenant in self._present()]
+        return [(tenant.name, tenant.served) for tenant in self._present.values()]
 
     def _name(self, sequence: Sequence) -> str:
         return sequence.request.tenant if self._schedule.by_tenant else ""
@@ -209,17 +218,8 @@ class Fairness:
         return tuple(Level(weight) for weight in self._schedule.weights)
 
     def _place(self, sequence: Sequence) -> tuple[Tenant, Level]:
-        tenant = self._tenants[self._name(sequence)]
+        tenant = self._present[self._name(sequence)]
         return tenant, tenant.levels[sequence.level]
-
-    def _present(self) -> list[Tenant]:
-        return [tenant for tenant in self._tenants.values() if tenant.num_sequences]
-
-    def _forget_tenants(self) -> None:
-        if len(self._tenants) > REMEMBERED_TENANTS:
-            gone = next((tenant for tenant in self._tenants.values() if not tenant.num_sequences), None)
-            if gone is not None:
-                del self._tenants[gone.name]
 
     def _most_credit(self, level: Level) -> float:
         return float(level.num_sequences * self._quantum) if self._quantum is not None else 0.0

@@ -20,7 +20,7 @@ from plimsoll_runtime.models.attention import LayerCache
 
 
 class HostKVFullError(Exception):
-    """The host has no memory for another copy; nothing was taken."""
+    """There is no memory for another copy, on the host or for gathering it on the device; nothing was taken."""
 
 
 class KVStore(Protocol):
@@ -70,19 +70,10 @@ class HostKV:
     @torch.inference_mode()
     def take(self, owner: Hashable, pages: Items[int]) -> None:
         """Copy the pages. Raises HostKVFullError."""
-        rows_R = self._rows(pages)
-        keys = self._cache[0].keys
-        shape = (len(self._cache), 2, len(rows_R), *keys.shape[1:])
         try:
-            copy = torch.empty(shape, dtype=keys.dtype, pin_memory=self._device.type == "cuda")
+            copy = self._gathered(pages)
         except (RuntimeError, MemoryError) as error:
             raise HostKVFullError(str(error)) from error
-        for keys_and_values, cache in zip(copy, self._cache, strict=True):
-            for half, rows in zip(keys_and_values, (cache.keys, cache.values), strict=True):
-                if self._device.type == "cuda":
-                    half.copy_(rows.index_select(0, rows_R), non_blocking=True)
-                else:
-                    torch.index_select(rows, 0, rows_R, out=half)
         self._copies[owner] = copy
         self.bytes_out += copy.nbytes
 
@@ -104,3 +95,17 @@ class HostKV:
         """Cache rows of all tokens of the pages, int64 [R]."""
         first_rows = torch.tensor(pages, dtype=torch.int64, device=self._device)[:, None] * self._page_size
         return (first_rows + torch.arange(self._page_size, device=self._device)).flatten()
+
+    def _gathered(self, pages: Items[int]) -> torch.Tensor:
+        """A copy of the pages. The device too may be short: it gathers the rows of a layer before they leave."""
+        rows_R = self._rows(pages)
+        keys = self._cache[0].keys
+        shape = (len(self._cache), 2, len(rows_R), *keys.shape[1:])
+        copy = torch.empty(shape, dtype=keys.dtype, pin_memory=self._device.type == "cuda")
+        for keys_and_values, cache in zip(copy, self._cache, strict=True):
+            for half, rows in zip(keys_and_values, (cache.keys, cache.values), strict=True):
+                if self._device.type == "cuda":
+                    half.copy_(rows.index_select(0, rows_R), non_blocking=True)
+                else:
+                    torch.index_select(rows, 0, rows_R, out=half)
+        return copy

@@ -15,6 +15,8 @@ onto pages of its own, with the numbers that it left with, so its next token is 
 Invariants: pages are leased as tokens need them; whoever is paused leases none. Idle cached pages go before anybody
 loses any. The oldest that runs loses nothing, and the pool holds a whole context: so it can always grow, ends, and the
 next one is the oldest. Recomputing is the last resort, where the host holds no more: it costs time, and never a token.
+Only three can cause it: a shallower level that wants the slot, one that is aged, and one that runs and must grow. A
+turn of equals never does: whoever does not fit waits until one that runs ends, or until it is aged.
 """
 
 from collections.abc import Callable, Iterable
@@ -75,8 +77,8 @@ class Residency:
         chosen = self._choose(movable, shortage, lambda other: is_forced or other.level > sequence.level)
         if sum(self._reclaimable(other) for other in chosen) >= shortage:
             return chosen
-        # With nobody running it must go on: all give way, also those whose pages count for nobody as they are shared.
-        return None if running else list(victims)
+        # Where it must go on and nobody else does, all give way, also those whose pages count for nobody: shared ones.
+        return list(victims) if is_forced and not running else None
 
     def bring(self, sequence: Sequence) -> None:
         """Pages to go on from: what the cache knows of a new one, what the host holds of a swapped one."""

@@ -24,7 +24,7 @@ under a virtual clock:
         if chunk.samples:
             chunk.sequence.append(token_id)
             if chunk.sequence.remaining_tokens == 0:
-                scheduler.finish(chunk.sequence, now)
+                scheduler.finish(chunk.sequence)
 
 The step (vLLM v1's rule): sequences that decode first, one token each; then chunks of prompts, oldest first, up to the
 step's tokens. Slots change before that, at token borders only: the next `Pick` is carried out if the pages for it can
@@ -117,12 +117,11 @@ class Scheduler:
                 sequence.progress.prefilled = True
             self._residency.register_full_pages(sequence)
 
-    def finish(self, sequence: Sequence, now: float) -> None:
+    def finish(self, sequence: Sequence) -> None:
         """Take a sequence out wherever it is; its slot, pages and host memory are free at once."""
         self._fairness.leave(sequence)
         if sequence.state == "running":
             self.running.remove(sequence)
-            sequence.slot_seconds += now - sequence.slot_since
         self._residency.leave(sequence)
         sequence.state = "finished"
         if sequence.progress.leader is sequence and not sequence.progress.prefilled:
@@ -195,12 +194,13 @@ class Scheduler:
         if evicted is None:
             return None
         if pick.displaces is not None:
-            self._pause(pick.displaces, now)
+            self._stop(pick.displaces, now)
+            self.num_pauses += int(pick.displaces not in evicted)
         for victim in evicted:
             self._evict(victim, now)
         self._residency.bring(sequence)
         self._fairness.start(pick)
-        sequence.state, sequence.has_started, sequence.slot_since = "running", True, now
+        sequence.state, sequence.has_started = "running", True
         self.running.append(sequence)
         return evicted
 
@@ -221,17 +221,15 @@ class Scheduler:
                 return
         plan.add(make_chunk(sequence, num_tokens))
 
-    def _pause(self, sequence: Sequence, now: float) -> None:
-        """Out of its slot; its pages stay."""
+    def _stop(self, sequence: Sequence, now: float) -> None:
+        """Out of its slot; its pages stay, unless it is evicted next."""
         self.running.remove(sequence)
         sequence.state = "paused"
-        sequence.slot_seconds += now - sequence.slot_since
         sequence.waiting_since = now
         self._fairness.stop(sequence)
-        self.num_pauses += 1
 
     def _evict(self, sequence: Sequence, now: float) -> None:
         """Out of its pages, and of its slot before that."""
         if sequence.state == "running":
-            self._pause(sequence, now)
+            self._stop(sequence, now)
         self._residency.evict(sequence)

@@ -61,8 +61,6 @@ class Sequence:
     is_owed: bool = False
     has_started: bool = False
     waiting_since: float = 0.0
-    slot_since: float = 0.0
-    slot_seconds: float = 0.0
     charged_tokens: int = 0
     host_pages: int = 0
     num_evictions: int = 0
@@ -119,7 +117,7 @@ class RequestProgress:
     @property
     def waiting_since(self) -> float:
         """Since when none of its sequences has a slot, where that is so."""
-        return min(sequence.waiting_since for sequence in self.sequences) if self.started else self.arrival
+        return max(sequence.waiting_since for sequence in self.sequences) if self.started else self.arrival
 
 
 def split_request(request: AdmittedRequest, settings: EngineSettings) -> list[Sequence]:

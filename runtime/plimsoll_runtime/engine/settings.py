@@ -38,7 +38,7 @@ class Schedule:
     thresholds: tuple[int, ...] = ()
     weights: tuple[int, ...] = (1,)
     quantum_tokens: int | None = None
-    max_wait_seconds: float = 60.0
+    max_wait_seconds: float = DEFAULT_MAX_WAIT_SECONDS
     by_tenant: bool = True
 
     def __post_init__(self) -> None:
@@ -91,13 +91,13 @@ class EngineSettings:
     context_length: int
     num_pages: int
     num_tokens: int
+    detects_runaways: bool
     page_size: int = DEFAULT_PAGE_SIZE
     step_tokens: int = DEFAULT_STEP_TOKENS
     headroom_tokens: int = DEFAULT_HEADROOM_TOKENS
     prefix_caching: bool = True
     schedule: Schedule = Schedule()
     host_pages: int = 0
-    detects_runaways: bool = True
 
     def __post_init__(self) -> None:
         """Raises ValueError for a pool that cannot hold one context, or a bound below 1."""
