@@ -10,7 +10,8 @@ counter moves only while somebody waits, and who lacks nothing saves next to not
 lifted to the least counter of those that do, less what a turn of that one costs. (Without that turn a weight would not
 count where each tenant has one sequence: the one that has the slot does not wait.) A slot that was given stays for a
 turn of one quantum before another tenant may take it, and what is promised so counts as paid. So two tenants that both
-wait are never further apart than 2 x (tokens of one step + 2 x slots x quantum), in weighted tokens.
+wait are never further apart than 2 x (tokens of one step + 2 x slots x quantum), in weighted tokens, as long as a step
+has tokens for the prompts of all slots: what one tenant's prompts leave no tokens for, no slot idles for.
 
 **Levels** are counters too, kept as their difference: `credit` is by how many tokens a level lags behind what its
 weight says. The foreground is the shallowest level where a tenant has anybody; it gets every slot of the tenant that
