@@ -323,3 +323,34 @@ def test_a_key_that_left_long_ago_is_forgotten_and_one_that_just_left_is_not() -
         run.submit(f"again {index}", output_tokens=1, tenant=f"t{index}")
     served = dict(run.scheduler.fairness.tenants())
     assert (served["t0"], served["t1099"]) == (0.0, 3.0)
+
+
+TIGHT: dict[str, Any] = {
+    "running_slots": 2,
+    "context_length": 48,
+    "num_pages": 12,
+    "headroom_tokens": 0,
+    "prefix_caching": False,
+}
+
+
+@pytest.mark.parametrize("schedule", [FIFO, {"quantum_tokens": 3, "max_wait_seconds": 1e9}], ids=["fifo", "one level"])
+def test_a_choice_does_not_hold_up_the_one_that_computes_its_prompt(schedule: dict[str, Any]) -> None:
+    """Evicted in the middle of the prompt, it stood behind its siblings, who waited for it: nobody ran ever again."""
+    run = VirtualRun(schedule, **TIGHT, step_tokens=4)
+    for index, (output_tokens, prompt_tokens, steps) in enumerate([(8, 18, 3), (9, 25, 6), (3, 22, 3)]):
+        run.submit(f"r{index}", prompt_tokens, output_tokens, num_choices=3)
+        for _ in range(steps):
+            run.step()
+    run.finish(most_steps=500)
+
+
+def test_fifo_takes_back_who_lost_its_pages_where_it_arrived() -> None:
+    """Before, behind all that had come later."""
+    run = VirtualRun(FIFO, **TIGHT)
+    for index in range(4):
+        run.submit(f"r{index}", output_tokens=40)
+    run.finish()
+    chunks = [(number, name, first) for number, step in enumerate(run.trace) for name, _, first, _ in step]
+    begun = {index: [number for number, name, first in chunks if (name, first) == (f"r{index}", 0)] for index in (1, 2)}
+    assert begun[1][1] <= begun[2][0]

@@ -227,7 +227,7 @@ class Fairness:
 
     def _put(self, sequence: Sequence) -> None:
         line = self._place(sequence)[1].line
-        if sequence.level < len(self._schedule.thresholds):
+        if self._quantum is None or sequence.level < len(self._schedule.thresholds):
             insort(line, sequence, key=lambda other: other.arrival_index)
         elif sequence.turn_left > 0:
             line.insert(0, sequence)

@@ -168,7 +168,7 @@ class Scheduler:
             evicted = self._carry_out(pick, now) if fits and self._is_led(pick.sequence) else None
             if evicted is None:
                 left_out.add(pick.sequence)
-                starts = starts and pick.sequence.state == "paused"
+                starts = starts and (pick.sequence.state == "paused" or _waits_for_another(pick.sequence))
             else:
                 left_out.update(evicted)
                 tokens_left += freed - pick.sequence.pending_tokens
@@ -233,3 +233,9 @@ class Scheduler:
         if sequence.state == "running":
             self._stop(sequence, now)
         self._residency.evict(sequence)
+
+
+def _waits_for_another(sequence: Sequence) -> bool:
+    """Whether the sibling that computes its prompt waits too: then that one may start, though it be behind."""
+    leader = sequence.progress.leader
+    return leader is not None and leader is not sequence and leader.state == "waiting"
