@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 
 from doubles.admitted_requests import admitted
 from doubles.engine_runs import Clock
+from doubles.kv_caches import float_cache
 from plimsoll_runtime.engine.engine import Engine
-from plimsoll_runtime.engine.kv_cache import allocate_kv_cache
 from plimsoll_runtime.engine.runner import ModelRunner
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.events import PrefillDone, Token
@@ -119,15 +119,7 @@ def answers(
 ) -> tuple[list[Answer], Engine]:
     """Greedy answers of one engine to all prompts at once."""
     shape = decoder.architecture
-    cache = allocate_kv_cache(
-        num_layers=shape.num_layers,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        num_pages=num_pages,
-        page_size=PAGE_SIZE,
-        dtype=torch.float32,
-        device="cpu",
-    )
+    cache = float_cache(num_pages, PAGE_SIZE, shape)
     settings = EngineSettings(
         running_slots=slots,
         context_length=CONTEXT,

@@ -7,9 +7,9 @@ import torch
 
 from doubles.admitted_requests import admitted
 from doubles.engine_runs import VOCAB_SIZE, EngineRun
+from doubles.kv_caches import float_cache
 from doubles.paged_memory import PagedMemory, continuation
 from plimsoll_runtime.engine.host_kv import HostKV, HostKVFullError
-from plimsoll_runtime.engine.kv_cache import allocate_kv_cache
 from plimsoll_runtime.engine.runner import ModelRunner
 from plimsoll_runtime.engine.settings import Schedule
 from plimsoll_runtime.events import Aborted, Expired, FinishDetail, Finished, Paused, Resumed, Started
@@ -28,15 +28,7 @@ class BrokenHost(HostKV):
 def make_run(host_type: type[HostKV] = HostKV, **values: Any) -> EngineRun:
     """A decoder whose next token depends on all that it reads back, on pages for little more than one context."""
     values = {"num_pages": 24, "host_pages": 100, "running_slots": 1, "schedule": SCHEDULE, **values}
-    cache = allocate_kv_cache(
-        num_layers=1,
-        num_kv_heads=1,
-        head_dim=1,
-        num_pages=values["num_pages"],
-        page_size=2,
-        dtype=torch.float32,
-        device="cpu",
-    )
+    cache = float_cache(values["num_pages"], 2)
     runner = ModelRunner(PagedMemory(VOCAB_SIZE), cache, 2, "cpu")
     return EngineRun(runner=runner, host=host_type(cache, 2), context_length=CONTEXT, **values)
 

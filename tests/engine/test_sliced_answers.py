@@ -13,9 +13,9 @@ import torch
 
 from doubles.admitted_requests import admitted
 from doubles.engine_runs import Clock
+from doubles.kv_caches import float_cache
 from plimsoll_runtime.engine.engine import Engine
 from plimsoll_runtime.engine.host_kv import HostKV
-from plimsoll_runtime.engine.kv_cache import allocate_kv_cache
 from plimsoll_runtime.engine.load import Counts
 from plimsoll_runtime.engine.runner import ModelRunner
 from plimsoll_runtime.engine.settings import EngineSettings, Schedule
@@ -44,15 +44,7 @@ def answers(
 ) -> tuple[dict[int, list[int]], Counts]:
     """What each request writes, and what happened to them. A new one comes every seven steps."""
     shape = decoder.architecture
-    cache = allocate_kv_cache(
-        num_layers=shape.num_layers,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        num_pages=num_pages,
-        page_size=PAGE_SIZE,
-        dtype=torch.float32,
-        device="cpu",
-    )
+    cache = float_cache(num_pages, PAGE_SIZE, shape)
     settings = EngineSettings(
         running_slots=1,
         context_length=CONTEXT,

@@ -6,14 +6,13 @@ another answer (B24), and a neighbour's settings or prompt cannot leak (B26).
 
 from typing import Any
 
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubles.admitted_requests import admitted
 from doubles.engine_runs import VOCAB_SIZE, EngineRun
+from doubles.kv_caches import float_cache
 from doubles.paged_memory import PagedMemory, continuation
-from plimsoll_runtime.engine.kv_cache import allocate_kv_cache
 from plimsoll_runtime.engine.runner import ModelRunner
 
 CONTEXT = 24
@@ -42,15 +41,7 @@ ENGINES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 
 def make_run(page_size: int, spare_pages: int, **values: Any) -> EngineRun:
     num_pages = -(-CONTEXT // page_size) + spare_pages
-    cache = allocate_kv_cache(
-        num_layers=1,
-        num_kv_heads=1,
-        head_dim=1,
-        num_pages=num_pages,
-        page_size=page_size,
-        dtype=torch.float32,
-        device="cpu",
-    )
+    cache = float_cache(num_pages, page_size)
     runner = ModelRunner(PagedMemory(VOCAB_SIZE), cache, page_size, "cpu")
     return EngineRun(runner=runner, page_size=page_size, num_pages=num_pages, context_length=CONTEXT, **values)
 

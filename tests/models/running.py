@@ -86,3 +86,24 @@ def run_chunks(
 
 def all_logits(decoder: AnyDecoder, token_ids: Sequence[int]) -> torch.Tensor:
     return run_chunks(decoder, token_ids, [len(token_ids)], range(NUM_PAGES))
+
+
+def run_neighbours(
+    decoder: AnyDecoder, token_ids: Sequence[int], pages: Sequence[int]
+) -> list[tuple[Sequence[int], torch.Tensor]]:
+    """Step after step of three sequences in one forward each: prompts in chunks, decodes, and one that comes later.
+
+    What each of them computed, and its logits `[T, V]`.
+    """
+    prompts = [token_ids, token_ids[20:60], token_ids[7:40]]
+    tables = [pages[20 * index : 20 * index + 20] for index in range(3)]
+    takes = [[9, 0, 30], [1, 11, 1], [1, 1, 1], [20, 28, 1], [29, 0, 0]]
+    cache, done = empty_cache(decoder), [0, 0, 0]
+    found: list[list[torch.Tensor]] = [[], [], []]
+    for take in takes:
+        busy = [index for index in range(3) if take[index]]
+        chunks = [Chunk(prompts[i][done[i] : done[i] + take[i]], done[i], tables[i]) for i in busy]
+        for index, logits in zip(busy, run_step(decoder, cache, chunks), strict=True):
+            found[index].append(logits)
+            done[index] += take[index]
+    return [(prompt[:count], torch.cat(parts)) for prompt, count, parts in zip(prompts, done, found, strict=True)]

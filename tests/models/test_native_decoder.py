@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.running import NUM_PAGES, Chunk, all_logits, empty_cache, load_native, run_chunks, run_step
+from models.running import NUM_PAGES, all_logits, load_native, run_chunks, run_neighbours
 from models.tiny_models import FAMILIES, build, logits_of, save_gguf
 from plimsoll_runtime.kernels import reference
 from plimsoll_runtime.kernels.native_library import NativeKernels, open_native
@@ -69,19 +69,8 @@ def test_chunks_and_pages_do_not_change_a_bit(decoder: NativeDecoder) -> None:
 
 # B24: with neighbours, a request got another answer than alone.
 def test_neighbours_do_not_change_a_bit(decoder: NativeDecoder) -> None:
-    prompts = [TOKEN_IDS, TOKEN_IDS[20:60], TOKEN_IDS[7:40]]
-    tables = [SHUFFLED[20 * index : 20 * index + 20] for index in range(3)]
-    takes = [[9, 0, 30], [1, 11, 1], [1, 1, 1], [20, 28, 1], [29, 0, 0]]
-    cache, done = empty_cache(decoder), [0, 0, 0]
-    found: list[list[torch.Tensor]] = [[], [], []]
-    for take in takes:
-        busy = [index for index in range(3) if take[index]]
-        chunks = [Chunk(prompts[i][done[i] : done[i] + take[i]], done[i], tables[i]) for i in busy]
-        for index, logits in zip(busy, run_step(decoder, cache, chunks), strict=True):
-            found[index].append(logits)
-            done[index] += take[index]
-    for prompt, num_done, parts in zip(prompts, done, found, strict=True):
-        assert torch.equal(torch.cat(parts), all_logits(decoder, prompt[:num_done]))
+    for computed, logits in run_neighbours(decoder, TOKEN_IDS, SHUFFLED):
+        assert torch.equal(logits, all_logits(decoder, computed))
 
 
 def attend(

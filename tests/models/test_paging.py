@@ -14,6 +14,7 @@ from models.running import (
     empty_cache,
     load,
     run_chunks,
+    run_neighbours,
     run_step,
 )  # fmt: skip
 from models.tiny_models import build, save_gguf
@@ -49,21 +50,8 @@ def test_chunks_and_pages_do_not_change_the_logits(decoder: Decoder, sizes: list
 
 
 def test_neighbours_do_not_change_the_logits(decoder: Decoder) -> None:
-    """Step after step of three sequences: prompts in chunks, decodes, and one that comes later, in one forward each."""
-    prompts = [TOKEN_IDS, TOKEN_IDS[20:60], TOKEN_IDS[7:40]]
-    tables = [SHUFFLED[20 * index : 20 * index + 20] for index in range(3)]
-    takes = [[9, 0, 30], [1, 11, 1], [1, 1, 1], [20, 28, 1], [29, 0, 0]]
-    cache, done = empty_cache(decoder), [0, 0, 0]
-    found: list[list[torch.Tensor]] = [[], [], []]
-    for take in takes:
-        busy = [index for index in range(3) if take[index]]
-        chunks = [Chunk(prompts[i][done[i] : done[i] + take[i]], done[i], tables[i]) for i in busy]
-        for index, logits in zip(busy, run_step(decoder, cache, chunks), strict=True):
-            found[index].append(logits)
-            done[index] += take[index]
-    for prompt, num_done, parts in zip(prompts, done, found, strict=True):
-        expected = all_logits(decoder, prompt[:num_done])
-        torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=TOLERANCE)
+    for computed, logits in run_neighbours(decoder, TOKEN_IDS, SHUFFLED):
+        torch.testing.assert_close(logits, all_logits(decoder, computed), rtol=0, atol=TOLERANCE)
 
 
 def test_a_sequence_leaves_other_pages_alone(decoder: Decoder) -> None:

@@ -70,8 +70,7 @@ class _BulkJob:
             self._bar.close()
             print(self._tally.summary(time.monotonic() - self._started), file=sys.stderr)
             await asyncio.gather(*[server.close() for server in servers])
-        every_status = {**self._answers.answered}.values()
-        return EXIT_ANSWERED if all(status == 200 for status in every_status) else EXIT_REFUSED
+        return EXIT_ANSWERED if all(status == 200 for status in self._answers.answered.values()) else EXIT_REFUSED
 
     def _job(self) -> Job:
         return Job(
