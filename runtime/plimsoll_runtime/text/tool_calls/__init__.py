@@ -1,0 +1,1 @@
+"""How a model's text becomes content and tool calls: one parser per way of writing calls, chosen by name."""
