@@ -40,7 +40,7 @@ OnDeadline = Literal["finish", "abort"]
 Runaway = Literal["off", "observe", "stop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplingDefaults = Literal["model", "neutral"]
-ToolCallFormat = Literal["hermes", "qwen3_coder"]
+ToolCallFormat = Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek", "pythonic", "json"]
 
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKEN_COUNT, strict=True)]
 

@@ -18,6 +18,7 @@ class Hermes:
     openers: tuple[str, ...] = ("<tool_call>",)
     first_openers: tuple[str, ...] = ()
     closers: tuple[str, ...] = ("</tool_call>",)
+    marks: tuple[str, ...] = ()
 
     def __init__(self, reader: Reader, writer: Writer, tools: Tools) -> None:
         self._reader = reader

@@ -14,6 +14,8 @@ from plimsoll_runtime.text.tool_calls.writer import Writer
 
 NO_ARGUMENTS: Final = "{}"
 _ARGUMENTS: Final = ("arguments", "parameters")
+_BESIDE: Final = ("name", "type", "id", *_ARGUMENTS)
+"""All keys of a bare call: JSON with any other key is an answer, known as one as soon as its key is read."""
 
 
 class JsonCalls:
@@ -25,12 +27,14 @@ class JsonCalls:
         self._known = known
 
     def objects(self) -> Steps[None]:
-        """One call or more, one after another or in a list."""
+        """One call or more, one after another or in a list; not the white space behind them."""
         first = yield from self._reader.skip()
         while True:
             yield from self._list() if first == "[" else self.object()
+            self._reader.commit()
             first = yield from self._reader.skip()
             if first not in ("{", "["):
+                self._reader.rewind()
                 return
 
     def _list(self) -> Steps[None]:
@@ -59,6 +63,8 @@ class JsonCalls:
 
     def _member(self, call: "_Call") -> Steps[None]:
         key = yield from read_string(self._reader)
+        if self._known is not None and key not in _BESIDE:
+            raise MalformedError
         yield from self._reader.skip()
         yield from self._reader.expect(":")
         yield from self._reader.skip()
@@ -113,6 +119,14 @@ class _Call:
     def _finish(self, arguments: str) -> None:
         self.say(arguments)
         self._writer.end()
+
+
+def read_named_call(reader: Reader, writer: Writer, name: str) -> Steps[None]:
+    """The arguments of a call whose name was read before them."""
+    call = _Call(writer, None)
+    call.set_name(name)
+    yield from read_arguments(reader, call.say)
+    call.end_arguments()
 
 
 def read_arguments(reader: Reader, say: Callable[[str], None]) -> Steps[None]:

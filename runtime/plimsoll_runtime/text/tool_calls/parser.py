@@ -26,6 +26,9 @@ class Grammar(Protocol):
     closers: tuple[str, ...]
     """What calls end with. Such a text is no content where it is owed: where a call ended without it."""
 
+    marks: tuple[str, ...]
+    """What else the format writes that a model may have a control token for."""
+
     def read(self, opener: str) -> Steps[bool]:
         """The calls behind an opener. Returns whether a closer is still owed."""
         ...
@@ -51,7 +54,7 @@ class ToolCallParser:
         return self._go_on()
 
     def finish(self, *, was_cut: bool) -> list[Piece]:
-        """The last pieces. `was_cut`: a limit ended the text, so an unfinished call is left out; else it is content."""
+        """The last pieces. `was_cut`: a limit ended the text, so an unfinished call is left out, else it is content."""
         if self.is_over:
             return []
         self._was_cut = was_cut
@@ -97,14 +100,10 @@ class ToolCallParser:
                 self._owes_closer = False
             elif mark is not None:
                 return mark
-            elif not (yield from reader.peek()) or self._is_cut_mark():
+            elif not (yield from reader.peek()):
                 return None
             else:
                 writer.content((yield from reader.take()))
-
-    def _is_cut_mark(self) -> bool:
-        """Whether a limit ended the text inside a mark: no reader of the answer wants its beginning."""
-        return self._was_cut and any(mark.startswith(self._reader.unread) for mark in self._marks())
 
     def _marks(self) -> tuple[str, ...]:
         grammar = self._grammar

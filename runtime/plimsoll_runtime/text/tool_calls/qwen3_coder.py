@@ -37,6 +37,7 @@ class Qwen3Coder:
     openers: tuple[str, ...] = ("<tool_call>", _FUNCTION)
     first_openers: tuple[str, ...] = ()
     closers: tuple[str, ...] = ("</tool_call>",)
+    marks: tuple[str, ...] = ()
 
     def __init__(self, reader: Reader, writer: Writer, tools: Tools) -> None:
         self._reader = reader
@@ -88,7 +89,6 @@ class Qwen3Coder:
         text: list[str] = []
         say = call.text if types == STRING else text.append
         while (mark := (yield from self._reader.take_if(_AFTER_VALUE))) is None:
-            self._reader.check_end(_AFTER_VALUE)
             say((yield from self._reader.take()))
         call.end_value(None if types == STRING else json_value("".join(text), types))
         return None if mark.lstrip() == _END_OF_VALUE else mark.lstrip()

@@ -48,6 +48,10 @@ class Reader:
         """What was read since the last commit."""
         return self._text[: self._at]
 
+    def rewind(self) -> None:
+        """Back to the last commit: the same text is read once more."""
+        self._at = 0
+
     @property
     def unread(self) -> str:
         """What has come and was not read."""
@@ -88,13 +92,19 @@ class Reader:
         return character
 
     def take_if(self, options: Sequence[str]) -> Steps[str | None]:
-        """Takes the longest of the texts that stands here; waits as long as one may still come."""
+        """Takes the longest of the texts that stands here; waits as long as one may still come.
+
+        Raises EndOfTextError where the text ended inside one of them.
+        """
         standing: str | None = None
         for option in sorted(options, key=len):
             while not self._decided(option):
                 yield
             if self._text.startswith(option, self._at):
                 standing = option
+        unread = self.unread
+        if self._has_ended and unread and any(option != unread and option.startswith(unread) for option in options):
+            raise EndOfTextError
         if standing is not None:
             self._at += len(standing)
         return standing
@@ -102,32 +112,14 @@ class Reader:
     def require(self, options: Sequence[str]) -> Steps[str]:
         """As `take_if`, where one of the options must stand."""
         found = yield from self.take_if(options)
-        if found is not None:
-            return found
-        self.check_end(options)
-        raise MalformedError
-
-    def check_end(self, options: Sequence[str]) -> None:
-        """Raises EndOfTextError where the text ended inside one of the options."""
-        if self._has_ended and any(option.startswith(self.unread) for option in options):
-            raise EndOfTextError
+        if found is None:
+            raise MalformedError if (yield from self.peek()) else EndOfTextError
+        return found
 
     def _decided(self, option: str) -> bool:
         """Whether what has come says that `option` stands here, or that it does not."""
         come = self._text[self._at : self._at + len(option)]
         return self._has_ended or len(come) == len(option) or not option.startswith(come)
-
-    def until(self, options: Sequence[str]) -> Steps[str]:
-        """The text before the first of `options`, and that option taken with it: both are in `uncommitted`.
-
-        Returns the text before. Raises EndOfTextError where none comes.
-        """
-        start = self._at
-        while True:
-            found = yield from self.take_if(options)
-            if found is not None:
-                return self._text[start : self._at - len(found)]
-            yield from self.take()
 
     def take_free(self, firsts: frozenset[str]) -> str:
         """All that has come before the first of these characters, taken at once so that plain text is cheap."""

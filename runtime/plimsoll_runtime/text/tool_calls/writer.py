@@ -29,7 +29,7 @@ class Writer:
     def content(self, text: str) -> None:
         """White space alone waits until something follows it."""
         self._blank += text
-        if self._is_amid_text or not self._blank.isspace():
+        if self._blank and (self._is_amid_text or not self._blank.isspace()):
             self._say_blank()
 
     def _say_blank(self) -> None:
@@ -45,7 +45,8 @@ class Writer:
         self._add(CallBegun(name))
 
     def arguments(self, text: str) -> None:
-        self._add(CallArguments(text))
+        if text:
+            self._add(CallArguments(text))
 
     def end(self) -> None:
         """The call is complete, and what was read of it is settled. Raises EnoughError where no other is wanted."""
