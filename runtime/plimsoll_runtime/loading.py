@@ -84,6 +84,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     device, dtype = _device(config), _dtype(config)
     torch.set_num_threads(usable_cores())
     checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
+    _refuse_states(checkpoint)
     kernels = _choose_kernels(config, device, checkpoint)
     text = _load_text(checkpoint)
     computes_natively = kernels.native is not None and fits_library(
@@ -129,6 +130,15 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
         host=HostKV(cache, plan.page_size),
         kernels=kernels.facts(whole_layers=computes_natively),
     )
+
+
+def _refuse_states(checkpoint: Checkpoint) -> None:
+    """The engine does not keep states yet; the decoder computes such a model where its caller does."""
+    if checkpoint.architecture.delta_layers:
+        raise StartError(
+            f"model_type {checkpoint.architecture.family} keeps a recurrent state, which cannot be served yet: "
+            f"serve another model with {field_names('model')}"
+        )
 
 
 def _choose_kernels(config: RuntimeConfig, device: torch.device, checkpoint: Checkpoint) -> KernelChoice:

@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 
 from plimsoll_runtime.kernels.native_library import NativeKernels
+from plimsoll_runtime.models.architecture import Attention, GatedDelta
 from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SequenceSpan
-from plimsoll_runtime.models.decoder import Decoder, load_decoder
+from plimsoll_runtime.models.decoder import AnyCache, Decoder, load_decoder
+from plimsoll_runtime.models.gated_delta import StateCache
 from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, PAGE_TOKENS, NativeDecoder, fits_library
 from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
 
@@ -17,15 +19,17 @@ AnyDecoder = Decoder | NativeDecoder
 CPU = torch.device("cpu")
 PAGE_SIZE = 4
 NUM_PAGES = 128
+NUM_STATES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """New tokens of one sequence after `context_tokens`, with its pages."""
+    """New tokens of one sequence after `context_tokens`, with its pages, and where its state lies."""
 
     token_ids: Sequence[int]
     context_tokens: int
     page_table: Sequence[int]
+    state_slot: int = 0
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -39,29 +43,34 @@ def load_native(path: Path, kernels: NativeKernels, cache_dtype: torch.dtype = N
     return NativeDecoder(decoder, kernels, cache_dtype)
 
 
-def empty_cache(decoder: AnyDecoder) -> list[LayerCache]:
-    """Filled with numbers that would show: a page that is read without being written is never silently zero."""
+def empty_cache(decoder: AnyDecoder) -> list[AnyCache]:
+    """Filled with numbers that would show: a page or state that is read before it is written is never silently zero."""
     shape = decoder.architecture
     size = (NUM_PAGES * page_size_of(decoder), shape.num_kv_heads, shape.head_dim)
     dtype = decoder.cache_dtype if isinstance(decoder, NativeDecoder) else decoder.dtype
-    return [
-        LayerCache(torch.full(size, 9.0, dtype=dtype), torch.full(size, 9.0, dtype=dtype))
-        for _ in range(shape.num_layers)
-    ]
+
+    def of_kind(layer: Attention | GatedDelta) -> AnyCache:
+        if isinstance(layer, Attention):
+            return LayerCache(torch.full(size, 9.0, dtype=dtype), torch.full(size, 9.0, dtype=dtype))
+        recurrent = torch.full((NUM_STATES, layer.num_value_heads, layer.key_dim, layer.value_dim), 9.0)
+        return StateCache(recurrent, torch.full((NUM_STATES, layer.conv_tokens - 1, layer.conv_size), 9.0, dtype=dtype))
+
+    return [of_kind(layer) for layer in shape.layers]
 
 
 def page_size_of(decoder: AnyDecoder) -> int:
     return PAGE_TOKENS if isinstance(decoder, NativeDecoder) else PAGE_SIZE
 
 
-def run_step(decoder: AnyDecoder, cache: Sequence[LayerCache], chunks: Sequence[Chunk]) -> list[torch.Tensor]:
+def run_step(decoder: AnyDecoder, cache: Sequence[AnyCache], chunks: Sequence[Chunk]) -> list[torch.Tensor]:
     """One forward; logits `[n, V]` of every chunk's tokens."""
     spans: list[SequenceSpan] = []
     rows: list[int] = []
     positions: list[int] = []
     page_size = page_size_of(decoder)
     for chunk in chunks:
-        spans.append(SequenceSpan(len(rows), len(chunk.token_ids), chunk.context_tokens, chunk.page_table))
+        num_tokens = len(chunk.token_ids)
+        spans.append(SequenceSpan(len(rows), num_tokens, chunk.context_tokens, chunk.page_table, chunk.state_slot))
         for position in range(chunk.context_tokens, chunk.context_tokens + len(chunk.token_ids)):
             rows.append(chunk.page_table[position // page_size] * page_size + position % page_size)
             positions.append(position)
@@ -102,7 +111,7 @@ def run_neighbours(
     found: list[list[torch.Tensor]] = [[], [], []]
     for take in takes:
         busy = [index for index in range(3) if take[index]]
-        chunks = [Chunk(prompts[i][done[i] : done[i] + take[i]], done[i], tables[i]) for i in busy]
+        chunks = [Chunk(prompts[i][done[i] : done[i] + take[i]], done[i], tables[i], 2 - i) for i in busy]
         for index, logits in zip(busy, run_step(decoder, cache, chunks), strict=True):
             found[index].append(logits)
             done[index] += take[index]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.running import all_logits, load
-from models.tiny_models import FAMILIES, build, logits_of, save_folder, save_gguf
+from models.tiny_models import DELTA_FAMILIES, FAMILIES, build, logits_of, save_as_seeing, save_folder, save_gguf
 from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
 
 TOKEN_IDS = [(7 * index * index + 3 * index) % 128 for index in range(100)]
@@ -26,7 +26,7 @@ def assert_equal(path: Path, model: object) -> None:
 
 
 # B89: rope scaling was read and not computed, which shows only beyond the original maximum (64 here).
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *DELTA_FAMILIES])
 def test_safetensors_give_the_logits_of_transformers(family: str, tmp_path: Path) -> None:
     model = build(family)
     assert_equal(save_folder(model, tmp_path), model)
@@ -55,6 +55,21 @@ def test_k_quants_give_the_logits_of_their_dequantized_weights(storage: str, tmp
 def test_shares_that_are_not_normalized_give_the_logits_of_transformers(tmp_path: Path) -> None:
     model = build("qwen3_moe", norm_topk_prob=False)
     assert_equal(save_folder(model, tmp_path), model)
+
+
+def test_states_forget_by_what_the_model_says(tmp_path: Path) -> None:
+    """Strong and weak decays, and as many value as key heads; every layer attends but the last."""
+    kinds = ["full_attention", "full_attention", "full_attention", "linear_attention"]
+    model = build("qwen3_5", linear_num_key_heads=4, layer_types=kinds, tie_word_embeddings=True)
+    assert_equal(save_folder(model, tmp_path), model)
+
+
+@pytest.mark.parametrize("family", DELTA_FAMILIES)
+def test_the_text_of_a_model_that_sees_gives_the_logits_of_transformers(family: str, tmp_path: Path) -> None:
+    """As the released files are: the text under `language_model`, experts fused, what sees and what drafts beside."""
+    model = build(family)
+    assert_equal(save_as_seeing(model, tmp_path), model)
+    assert open_checkpoint(tmp_path).eos_token_ids == {2, 5}
 
 
 # B88: the embedding was taken for the output although the file has one of its own.

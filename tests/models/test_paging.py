@@ -17,7 +17,7 @@ from models.running import (
     run_neighbours,
     run_step,
 )  # fmt: skip
-from models.tiny_models import build, save_gguf
+from models.tiny_models import DELTA_FAMILIES, build, save_folder, save_gguf
 from plimsoll_runtime.kernels import reference
 from plimsoll_runtime.models.attention import (
     AttentionBatch,
@@ -35,11 +35,14 @@ SHUFFLED = torch.randperm(NUM_PAGES, generator=torch.Generator().manual_seed(3))
 PAGES = {"contiguous": list(range(40, 80)), "shuffled": SHUFFLED, "backwards": list(range(NUM_PAGES - 1, -1, -1))}
 
 
-@pytest.fixture(scope="module", params=["llama_tied", "gemma3", "qwen3_moe"])
+@pytest.fixture(scope="module", params=["llama_tied", "gemma3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"])
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
-    """Gemma's window of 16 tokens is shorter than the sequences here."""
-    path: Path = tmp_path_factory.mktemp("model") / "model.gguf"
-    return load(save_gguf(build(request.param), path, "Q8_0"))
+    """Gemma's window of 16 tokens is shorter than the sequences here; Qwen3.5 keeps states."""
+    folder: Path = tmp_path_factory.mktemp("model")
+    model = build(request.param)
+    if request.param in DELTA_FAMILIES:
+        return load(save_folder(model, folder))
+    return load(save_gguf(model, folder / "model.gguf", "Q8_0"))
 
 
 @pytest.mark.parametrize("pages", PAGES)
@@ -58,7 +61,7 @@ def test_a_sequence_leaves_other_pages_alone(decoder: Decoder) -> None:
     cache = empty_cache(decoder)
     run_step(decoder, cache, [Chunk(TOKEN_IDS[:10], 0, [5, 9, 2])])
     written = {page * PAGE_SIZE + offset for page in (5, 9) for offset in range(4)} | {8, 9}
-    for layer in cache:
+    for layer in (layer for layer in cache if isinstance(layer, LayerCache)):
         for stored in (layer.keys, layer.values):
             assert set((stored != 9.0).flatten(1).any(1).nonzero().flatten().tolist()) == written
 

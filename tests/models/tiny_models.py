@@ -4,6 +4,7 @@ Every parameter gets noise, norms included: fresh norms are all ones (or zeros i
 would pass.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import gguf
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from kernels.random_weights import HALF_OFFSETS, random_bytes
 from plimsoll_runtime.kernels.stored import STORAGES
@@ -64,12 +66,38 @@ FAMILIES: Mapping[str, Family] = {
         {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True},
     ),
 }
+DELTA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25,
+                        "mrope_section": [2, 1, 1], "mrope_interleaved": True},
+}  # fmt: skip
+DELTA_FAMILIES: Mapping[str, Family] = {
+    "qwen3_5": Family("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", DELTA),
+    "qwen3_5_moe": Family(
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeTextConfig",
+        {
+            **DELTA,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 40,
+        },
+    ),
+}
+"""Three gated delta nets, then full attention."""
+
 EXPERTS = "mlp.experts."
 
 
 def build(family: str, **settings: Any) -> Any:
     """A transformers model in float32 on the eager attention path, the same weights on every call."""
-    made = FAMILIES[family]
+    made = {**FAMILIES, **DELTA_FAMILIES}[family]
     torch.manual_seed(0)
     config = getattr(transformers, made.config_class)(**{**SIZES, **made.settings, **settings})
     config._attn_implementation = "eager"
@@ -82,6 +110,23 @@ def build(family: str, **settings: Any) -> Any:
 
 def save_folder(model: Any, folder: Path, **options: Any) -> Path:
     model.save_pretrained(folder, **options)
+    return folder
+
+
+def save_as_seeing(model: Any, folder: Path) -> Path:
+    """Qwen3.5's text inside a model with eyes, tensors named as in memory, with tensors that no text needs."""
+    names = {name: name.replace("model.", "model.language_model.", 1) for name, _ in model.named_parameters()}
+    tensors = {names[name]: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    tensors |= {"model.visual.merger.norm.weight": torch.ones(4), "mtp.fc.weight": torch.ones(4, 4)}
+    save_file(tensors, folder / "model.safetensors")
+    text = model.config.to_dict()
+    config = {
+        "model_type": text["model_type"].removesuffix("_text"),
+        "text_config": text,
+        "vision_config": {"depth": 1},
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 

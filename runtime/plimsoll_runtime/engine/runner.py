@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from plimsoll_runtime.engine.batch import Batch, Chunk
-from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SequenceSpan
+from plimsoll_runtime.models.attention import AttentionBatch, SequenceSpan
+from plimsoll_runtime.models.decoder import AnyCache
 
 
 class RequestFailure(Exception):
@@ -43,7 +44,7 @@ class DecoderModel(Protocol):
         token_ids_T: torch.Tensor,
         positions_T: torch.Tensor,
         attention: AttentionBatch,
-        cache: Items[LayerCache],
+        cache: Items[AnyCache],
     ) -> torch.Tensor:
         """Hidden states [T, E] after the final norm."""
 
@@ -55,7 +56,7 @@ class ModelRunner:
     """Runs a decoder over a paged cache on one device."""
 
     def __init__(
-        self, decoder: DecoderModel, cache: Items[LayerCache], page_size: int, device: torch.device | str
+        self, decoder: DecoderModel, cache: Items[AnyCache], page_size: int, device: torch.device | str
     ) -> None:
         self._decoder = decoder
         self._cache = cache

@@ -1,6 +1,7 @@
-"""Which kernel computes with a weight, by its storage, the device and the dtype of the activations.
+"""Which kernel computes: with a weight, by its storage, the device and the dtype of the activations; with a state.
 
 Owns that choice alone. In: `StoredTensor`s, and the native kernels where there are any. Out: a `Matrix` on the device.
+The gated delta rule has one implementation for every device, passed on from here so that no model needs to know.
 Invariant: a choice changes speed and rounding, never memory much beyond the stored bytes. The native kernels round
 activations to 8 bits, for every number of rows alike; torch's do not.
 """
@@ -10,9 +11,12 @@ from collections.abc import Sequence
 import torch
 
 from plimsoll_runtime.kernels.cpu import can_group, group_matrix
+from plimsoll_runtime.kernels.gated_delta import advance_states, convolve_states
 from plimsoll_runtime.kernels.matrix import Matrix, StackedMatrix, TiledMatrix, dense_matrix
 from plimsoll_runtime.kernels.native_library import NATIVE_STORAGES, NativeKernels
 from plimsoll_runtime.kernels.stored import FLOAT_DTYPES, StoredTensor, join_rows
+
+__all__ = ["advance_states", "convolve_states", "make_matrix", "stack_matrices"]
 
 
 def make_matrix(

@@ -41,10 +41,14 @@ def rms_norm(input_TE: torch.Tensor, weight_E: torch.Tensor, epsilon: float) -> 
 
 
 def rotate(input_THD: torch.Tensor, cos_T1D: torch.Tensor, sin_T1D: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding over the two halves of each head: element i turns with element i + D/2."""
-    first, second = input_THD.chunk(2, -1)
-    turned = torch.cat((-second, first), -1)
-    return input_THD * cos_T1D + turned * sin_T1D
+    """Rotary embedding over the two halves of each head: element i turns with element i + D/2.
+
+    Where the tables are narrower than the head, its first elements turn, and the others stay as they are."""
+    num_turned = cos_T1D.shape[-1]
+    turned_THD, kept_THD = input_THD[..., :num_turned], input_THD[..., num_turned:]
+    first, second = turned_THD.chunk(2, -1)
+    turned_THD = turned_THD * cos_T1D + torch.cat((-second, first), -1) * sin_T1D
+    return turned_THD if num_turned == input_THD.shape[-1] else torch.cat((turned_THD, kept_THD), -1)
 
 
 def attend(

@@ -23,12 +23,19 @@ from plimsoll_runtime.kernels.reference import visible
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpan:
-    """`num_tokens` new tokens of one sequence, after `context_tokens` that are in the cache already."""
+    """`num_tokens` new tokens of one sequence, after `context_tokens` that are in the cache already. `state_slot`:
+    where its state lies in layers that keep one; no other layer reads it."""
 
     start_row: int
     num_tokens: int
     context_tokens: int
     page_table: Sequence[int]
+    state_slot: int = 0
+
+    @property
+    def rows(self) -> slice:
+        """Its rows of the step."""
+        return slice(self.start_row, self.start_row + self.num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ def _view(span: SequenceSpan, page_size: int, window: int | None, device: torch.
     causal = span.num_tokens > 1 and start == span.context_tokens and fits_window
     sees_all = span.num_tokens == 1 and fits_window
     return SpanView(
-        queries=slice(span.start_row, span.start_row + span.num_tokens),
+        queries=span.rows,
         rows=rows.to(device) if isinstance(rows, torch.Tensor) else rows,
         mask=None if causal or sees_all else visible(span.num_tokens, total - start, window, device),
         causal=causal,

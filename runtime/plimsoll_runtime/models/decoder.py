@@ -9,7 +9,7 @@ Shapes: T tokens of the step, N rows of interest, E hidden size, H query heads, 
 V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +18,17 @@ from plimsoll_runtime.kernels.dispatch import make_matrix, stack_matrices
 from plimsoll_runtime.kernels.matrix import Matrix
 from plimsoll_runtime.kernels.native_library import NativeKernels
 from plimsoll_runtime.kernels.reference import dequantize, rms_norm, rotate
-from plimsoll_runtime.models.architecture import Architecture
-from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SpanView, attend_paged, plan_attention
-from plimsoll_runtime.models.feed_forward import FeedForward, GatedNetwork, MixtureNetwork
+from plimsoll_runtime.models.architecture import Architecture, Attention, GatedDelta, Rope
+from plimsoll_runtime.models.attention import (
+    AttentionBatch,
+    LayerCache,
+    SequenceSpan,
+    SpanView,
+    attend_paged,
+    plan_attention,
+)
+from plimsoll_runtime.models.feed_forward import FeedForward, GatedNetwork, MixtureNetwork, SharedMixture
+from plimsoll_runtime.models.gated_delta import GatedDeltaNet, StateCache
 from plimsoll_runtime.models.rope import Rotation, make_rotation
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint
 
@@ -29,25 +37,38 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer. Norms and biases are plain tensors (norms float32); the norms of queries and keys stand as one
-    `[H + K, D]` tensor, since both are normed head by head."""
+class AttentionWeights:
+    """Biases are plain tensors, norms float32; the norms of queries and keys stand as one `[H + K, D]` tensor, since
+    both are normed head by head. With a gate, its rows come first in `query_key_value`."""
 
-    attention_norm: torch.Tensor
     query_key_value: Matrix
     query_key_value_bias: torch.Tensor | None
     query_key_norm: torch.Tensor | None
-    attention_output: Matrix
+    output: Matrix
+    rotation: Rotation
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer: what mixes tokens, and what computes each of them, with their norms (float32)."""
+
+    attention_norm: torch.Tensor
+    mixer: AttentionWeights | GatedDeltaNet
     post_attention_norm: torch.Tensor | None
     feed_forward_norm: torch.Tensor
     feed_forward: FeedForward
     post_feed_forward_norm: torch.Tensor | None
 
 
+AnyCache = LayerCache | StateCache
+"""What one layer keeps between steps, by its kind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What all layers of one forward share: views of the cache per window, cosines and sines per layer kind."""
 
+    spans: Sequence[SequenceSpan]
     views: dict[int | None, list[SpanView]]
     tables: dict[Rotation, tuple[torch.Tensor, torch.Tensor]]
     cache_rows_T: torch.Tensor
@@ -61,7 +82,6 @@ class Decoder:
         *,
         architecture: Architecture,
         layers: Sequence[LayerWeights],
-        rotations: Sequence[Rotation],
         embedding: Matrix,
         output: Matrix,
         norm: torch.Tensor,
@@ -71,7 +91,7 @@ class Decoder:
         self.device = norm.device
         self.dtype = dtype
         self.layers = tuple(layers)
-        self.rotations = tuple(rotations)
+        self.rotations = {layer.mixer.rotation for layer in layers if isinstance(layer.mixer, AttentionWeights)}
         self.embedding = embedding
         self.output = output
         self.norm = norm
@@ -82,13 +102,13 @@ class Decoder:
         token_ids_T: torch.Tensor,
         positions_T: torch.Tensor,
         attention: AttentionBatch,
-        cache: Sequence[LayerCache],
+        cache: Sequence[AnyCache],
     ) -> torch.Tensor:
-        """Hidden states `[T, E]` after the final norm; writes the new tokens' keys and values into `cache`."""
+        """Hidden states `[T, E]` after the final norm; writes the new tokens' keys, values and states into `cache`."""
         step = self._prepare(positions_T, attention)
         hidden_TE = self.embed(token_ids_T)
         for index, layer in enumerate(self.layers):
-            hidden_TE = hidden_TE + self._attend(index, layer, hidden_TE, step, cache[index])
+            hidden_TE = hidden_TE + self._mix(index, layer, hidden_TE, step, cache[index])
             hidden_TE = hidden_TE + self._feed_forward(layer, hidden_TE)
         return self._normed(hidden_TE, self.norm)
 
@@ -104,30 +124,51 @@ class Decoder:
 
     def _prepare(self, positions_T: torch.Tensor, attention: AttentionBatch) -> Step:
         return Step(
+            spans=attention.spans,
             views={window: plan_attention(attention, window, self.device) for window in self.architecture.windows},
-            tables={rotation: rotation.tables(positions_T, self.dtype) for rotation in set(self.rotations)},
+            tables={rotation: rotation.tables(positions_T, self.dtype) for rotation in self.rotations},
             cache_rows_T=attention.cache_rows_T,
         )
 
+    def _mix(
+        self, index: int, layer: LayerWeights, hidden_TE: torch.Tensor, step: Step, cache: AnyCache
+    ) -> torch.Tensor:
+        normed_TE = self._normed(hidden_TE, layer.attention_norm)
+        if isinstance(layer.mixer, GatedDeltaNet):
+            assert isinstance(cache, StateCache), "a gated delta net keeps states"
+            mixed_TE = layer.mixer(normed_TE, step.spans, cache)
+        else:
+            kind = self.architecture.layers[index]
+            assert isinstance(cache, LayerCache), "attention keeps keys and values"
+            assert isinstance(kind, Attention)
+            mixed_TE = self._attend(layer.mixer, normed_TE, step, step.views[kind.window], cache)
+        return self._maybe_normed(mixed_TE, layer.post_attention_norm)
+
     def _attend(
-        self, index: int, layer: LayerWeights, hidden_TE: torch.Tensor, step: Step, cache: LayerCache
+        self,
+        weights: AttentionWeights,
+        normed_TE: torch.Tensor,
+        step: Step,
+        views: Sequence[SpanView],
+        cache: LayerCache,
     ) -> torch.Tensor:
         shape = self.architecture
-        projected = layer.query_key_value.project(self._normed(hidden_TE, layer.attention_norm))
-        if layer.query_key_value_bias is not None:
-            projected = projected + layer.query_key_value_bias
+        projected = weights.query_key_value.project(normed_TE)
+        if weights.query_key_value_bias is not None:
+            projected = projected + weights.query_key_value_bias
+        gate = projected[:, : shape.query_size] if shape.gated_attention else None
+        projected = projected if gate is None else projected[:, shape.query_size :]
         heads_THD = projected.view(-1, shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
         num_turned = shape.num_heads + shape.num_kv_heads
         turned_THD, value_TKD = heads_THD[:, :num_turned], heads_THD[:, num_turned:]
-        if layer.query_key_norm is not None:
-            turned_THD = self._normed(turned_THD, layer.query_key_norm)
-        turned_THD = rotate(turned_THD, *step.tables[self.rotations[index]])
+        if weights.query_key_norm is not None:
+            turned_THD = self._normed(turned_THD, weights.query_key_norm)
+        turned_THD = rotate(turned_THD, *step.tables[weights.rotation])
         query_THD, key_TKD = turned_THD[:, : shape.num_heads], turned_THD[:, shape.num_heads :]
         cache.keys.index_copy_(0, step.cache_rows_T, key_TKD)
         cache.values.index_copy_(0, step.cache_rows_T, value_TKD)
-        views = step.views[shape.layers[index].window]
-        attended_THD = attend_paged(query_THD, cache, views, shape.attention_scale)
-        return self._maybe_normed(layer.attention_output.project(attended_THD.flatten(1)), layer.post_attention_norm)
+        attended = attend_paged(query_THD, cache, views, shape.attention_scale).flatten(1)
+        return weights.output.project(attended if gate is None else attended * gate.sigmoid())
 
     def _feed_forward(self, layer: LayerWeights, hidden_TE: torch.Tensor) -> torch.Tensor:
         output_TE = layer.feed_forward(self._normed(hidden_TE, layer.feed_forward_norm))
@@ -151,13 +192,12 @@ def load_decoder(
     loader = _Loader(checkpoint, device, dtype, progress, native)
     architecture = checkpoint.architecture
     rotations = _make_rotations(loader, architecture, device)
-    layers = [loader.layer(index) for index in range(architecture.num_layers)]
+    layers = [loader.layer(index, rotations) for index in range(architecture.num_layers)]
     embedding = loader.matrix("embedding")
     output = embedding if architecture.tied_output else loader.matrix("output")
     return Decoder(
         architecture=architecture,
         layers=layers,
-        rotations=rotations,
         embedding=embedding,
         output=output,
         norm=loader.vector("norm"),
@@ -165,12 +205,11 @@ def load_decoder(
     )
 
 
-def _make_rotations(loader: "_Loader", architecture: Architecture, device: torch.device) -> list[Rotation]:
-    """One per layer; layers of equal rope share the object, so that a step computes its tables once."""
-    ropes = {layer.rope for layer in architecture.layers}
+def _make_rotations(loader: "_Loader", architecture: Architecture, device: torch.device) -> dict[Rope, Rotation]:
+    """Layers of equal rope share the object, so that a step computes its tables once."""
+    ropes = {layer.rope for layer in architecture.attention_layers}
     factors = loader.vector("rope_factors") if any(rope.uses_factors for rope in ropes) else None
-    made = {rope: make_rotation(rope, architecture.head_dim, factors, device) for rope in ropes}
-    return [made[layer.rope] for layer in architecture.layers]
+    return {rope: make_rotation(rope, architecture.head_dim, factors, device) for rope in ropes}
 
 
 class _Loader:
@@ -202,35 +241,60 @@ class _Loader:
         return matrix
 
     def vector(self, role: str) -> torch.Tensor:
-        """A norm or other vector, in float32."""
+        """A norm or another small tensor, in float32."""
         stored = self._checkpoint.read(role)
         self._count(stored.num_bytes)
         return dequantize(stored).to(self._device)
 
-    def layer(self, index: int) -> LayerWeights:
-        shape, prefix = self._checkpoint.architecture, f"layers.{index}"
-        sandwich = shape.sandwich_norms
+    def layer(self, index: int, rotations: Mapping[Rope, Rotation]) -> LayerWeights:
+        kind, prefix = self._checkpoint.architecture.layers[index], f"layers.{index}"
+        sandwich = self._checkpoint.architecture.sandwich_norms
         return LayerWeights(
             attention_norm=self.vector(f"{prefix}.attention_norm"),
-            query_key_value=self.matrix(f"{prefix}.query", f"{prefix}.key", f"{prefix}.value"),
-            query_key_value_bias=self._biases(prefix) if shape.qkv_bias else None,
-            query_key_norm=self._head_norms(prefix) if shape.query_key_norm else None,
-            attention_output=self.matrix(f"{prefix}.attention_output"),
+            mixer=self._delta(prefix, kind)
+            if isinstance(kind, GatedDelta)
+            else self._attention(prefix, rotations[kind.rope]),
             post_attention_norm=self.vector(f"{prefix}.post_attention_norm") if sandwich else None,
             feed_forward_norm=self.vector(f"{prefix}.feed_forward_norm"),
             feed_forward=self._feed_forward(prefix),
             post_feed_forward_norm=self.vector(f"{prefix}.post_feed_forward_norm") if sandwich else None,
         )
 
+    def _attention(self, prefix: str, rotation: Rotation) -> AttentionWeights:
+        shape = self._checkpoint.architecture
+        return AttentionWeights(
+            query_key_value=self.matrix(f"{prefix}.query", f"{prefix}.key", f"{prefix}.value"),
+            query_key_value_bias=self._biases(prefix) if shape.qkv_bias else None,
+            query_key_norm=self._head_norms(prefix) if shape.query_key_norm else None,
+            output=self.matrix(f"{prefix}.attention_output"),
+            rotation=rotation,
+        )
+
+    def _delta(self, prefix: str, shape: GatedDelta) -> GatedDeltaNet:
+        parts = [f"{prefix}.delta_{part}" for part in ("query_key_value", "gate", "beta", "alpha")]
+        return GatedDeltaNet(
+            shape=shape,
+            projection=self.matrix(*parts),
+            conv_weight_CW=self.vector(f"{prefix}.delta_conv"),
+            decay_H=self.vector(f"{prefix}.delta_decay"),
+            step_bias_H=self.vector(f"{prefix}.delta_step_bias"),
+            norm=self.vector(f"{prefix}.delta_norm"),
+            output=self.matrix(f"{prefix}.delta_output"),
+            norm_epsilon=self._checkpoint.architecture.norm_epsilon,
+        )
+
     def _feed_forward(self, prefix: str) -> FeedForward:
         mixture = self._checkpoint.architecture.mixture
         if mixture is None:
             return self._network(prefix)
-        return MixtureNetwork(
+        chosen = MixtureNetwork(
             router=self.matrix(f"{prefix}.router"),
             experts=tuple(self._network(f"{prefix}.experts.{expert}") for expert in range(mixture.num_experts)),
             mixture=mixture,
         )
+        if not mixture.shared_size:
+            return chosen
+        return SharedMixture(chosen, self._network(f"{prefix}.shared"), self.matrix(f"{prefix}.shared_router"))
 
     def _network(self, prefix: str) -> GatedNetwork:
         return GatedNetwork(

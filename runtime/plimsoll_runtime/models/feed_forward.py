@@ -63,6 +63,18 @@ class MixtureNetwork:
         return shares_TA, chosen_TA
 
 
+@dataclass(frozen=True, slots=True)
+class SharedMixture:
+    """A mixture, and one network that computes every token, weighted by the sigmoid of a gate of one row."""
+
+    chosen: MixtureNetwork
+    shared: GatedNetwork
+    gate: Matrix
+
+    def __call__(self, normed_TE: torch.Tensor) -> torch.Tensor:
+        return self.chosen(normed_TE) + self.gate.project(normed_TE).sigmoid() * self.shared(normed_TE)
+
+
 def _activate(values: torch.Tensor, activation: Activation) -> torch.Tensor:
     match activation:
         case "silu":

@@ -17,9 +17,9 @@ import torch
 
 from plimsoll_runtime.kernels.matrix import Matrix, StackedMatrix
 from plimsoll_runtime.kernels.native_library import NATIVE_STORAGES, NativeError, NativeKernels, NativeMatrix
-from plimsoll_runtime.models.architecture import Architecture
+from plimsoll_runtime.models.architecture import Architecture, Attention
 from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SequenceSpan
-from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.decoder import AnyCache, AttentionWeights, Decoder
 from plimsoll_runtime.models.feed_forward import GatedNetwork
 
 PAGE_TOKENS = 16
@@ -86,12 +86,13 @@ class StepStruct(ctypes.Structure):
 
 
 def fits_library(architecture: Architecture, storages: Collection[str], dtype: torch.dtype, page_size: int) -> bool:
-    """Whether the library computes the layers of such a model, whose matrices have these storages: every storage, one
-    feed-forward network, heads of whole registers, float32 activations."""
+    """Whether the library computes the layers of such a model, whose matrices have these storages: every storage, plain
+    attention and one feed-forward network in each layer, heads of whole registers, float32 activations."""
     group = architecture.num_heads // architecture.num_kv_heads
     fits_heads = architecture.head_dim % 16 == 0 and architecture.head_dim <= MAX_HEAD_DIM and group <= MAX_GROUP
     is_dense = architecture.mixture is None and NATIVE_STORAGES.issuperset(storages)
-    return fits_heads and is_dense and dtype == torch.float32 and page_size == PAGE_TOKENS
+    is_plain = not architecture.delta_layers and not architecture.gated_attention
+    return fits_heads and is_dense and is_plain and dtype == torch.float32 and page_size == PAGE_TOKENS
 
 
 class NativeDecoder:
@@ -107,7 +108,7 @@ class NativeDecoder:
         self._decoder = decoder
         self._kernels = kernels
         self._forward = kernels.library.plimsoll_forward
-        self._frequencies = [rotation.frequencies_F.contiguous() for rotation in decoder.rotations]
+        self._frequencies = {rotation: rotation.frequencies_F.contiguous() for rotation in decoder.rotations}
         self._layers = (LayerStruct * len(decoder.layers))(*map(self._describe_layer, range(len(decoder.layers))))
         self._struct = self._describe()
 
@@ -117,22 +118,23 @@ class NativeDecoder:
         token_ids_T: torch.Tensor,
         positions_T: torch.Tensor,
         attention: AttentionBatch,
-        cache: Sequence[LayerCache],
+        cache: Sequence[AnyCache],
     ) -> torch.Tensor:
         """Hidden states `[T, E]` after the final norm; writes the new tokens' keys and values into `cache`."""
         assert attention.page_size == PAGE_TOKENS
-        assert cache[0].keys.dtype == self.cache_dtype
+        layers = [layer for layer in cache if isinstance(layer, LayerCache)]
+        assert layers[0].keys.dtype == self.cache_dtype
         hidden_TE = self._decoder.embed(token_ids_T).contiguous()
         tables = [array("i", span.page_table) for span in attention.spans]
         spans = (SpanStruct * len(tables))(*map(_describe_span, attention.spans, tables))
-        pointers = _POINTER * len(cache)
+        pointers = _POINTER * len(layers)
         step = StepStruct(
             spans=spans,
             num_spans=len(tables),
             num_rows=hidden_TE.shape[0],
             hidden=hidden_TE.data_ptr(),
-            keys=pointers(*(layer.keys.data_ptr() for layer in cache)),
-            values=pointers(*(layer.values.data_ptr() for layer in cache)),
+            keys=pointers(*(layer.keys.data_ptr() for layer in layers)),
+            values=pointers(*(layer.values.data_ptr() for layer in layers)),
         )
         if self._forward(self._kernels.handle, ctypes.byref(self._struct), ctypes.byref(step)):
             raise NativeError(f"no memory for a step of {hidden_TE.shape[0]} rows")
@@ -160,24 +162,25 @@ class NativeDecoder:
         )
 
     def _describe_layer(self, index: int) -> LayerStruct:
-        layer, rotation = self._decoder.layers[index], self._decoder.rotations[index]
-        window = self.architecture.layers[index].window
-        network = layer.feed_forward
+        layer, kind = self._decoder.layers[index], self.architecture.layers[index]
+        attention, network = layer.mixer, layer.feed_forward
+        assert isinstance(kind, Attention)
+        assert isinstance(attention, AttentionWeights)
         assert isinstance(network, GatedNetwork)
         return LayerStruct(
-            query_key_value=_handles(layer.query_key_value),
-            attention_output=_handles(layer.attention_output),
+            query_key_value=_handles(attention.query_key_value),
+            attention_output=_handles(attention.output),
             gate_up=_handles(network.gate_up),
             down=_handles(network.down),
             attention_norm=_address(layer.attention_norm),
-            query_key_value_bias=_address(layer.query_key_value_bias),
-            query_key_norm=_address(layer.query_key_norm),
+            query_key_value_bias=_address(attention.query_key_value_bias),
+            query_key_norm=_address(attention.query_key_norm),
             post_attention_norm=_address(layer.post_attention_norm),
             feed_forward_norm=_address(layer.feed_forward_norm),
             post_feed_forward_norm=_address(layer.post_feed_forward_norm),
-            frequencies=self._frequencies[index].data_ptr(),
-            rotation_factor=rotation.attention_factor,
-            window=0 if window is None else window,
+            frequencies=self._frequencies[attention.rotation].data_ptr(),
+            rotation_factor=attention.rotation.attention_factor,
+            window=0 if kind.window is None else kind.window,
         )
 
 

@@ -4,7 +4,7 @@ Owns the arithmetic of `Rope`. In: a Rope, positions. Out: tensors. It does not 
 YaRN paper (arXiv 2309.00071, section 3) and the Llama 3.1 release's frequency rule, both checked against transformers.
 Invariant: frequencies are float32 and computed once; angles are float32 whatever the dtype of the activations.
 
-Shapes: T tokens, D head_dim, F = D/2 frequencies.
+Shapes: T tokens, D elements of a head that turn, F = D/2 frequencies.
 """
 
 import math
@@ -32,7 +32,8 @@ class Rotation:
 
 def make_rotation(rope: Rope, head_dim: int, factors_F: torch.Tensor | None, device: torch.device) -> Rotation:
     """`factors_F` divides the frequencies of a rope that `uses_factors`; other ropes ignore it."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    turned_dims = head_dim if rope.turned_dims is None else rope.turned_dims
+    exponents = torch.arange(0, turned_dims, 2, dtype=torch.float32) / turned_dims
     frequencies = 1.0 / (rope.theta**exponents)
     attention_factor = 1.0
     match rope.scaling:
@@ -41,7 +42,7 @@ def make_rotation(rope: Rope, head_dim: int, factors_F: torch.Tensor | None, dev
         case Llama3Scaling():
             frequencies = _llama3(frequencies, rope.scaling)
         case YarnScaling():
-            frequencies = _yarn(frequencies, rope, rope.scaling, head_dim)
+            frequencies = _yarn(frequencies, rope, rope.scaling, turned_dims)
             attention_factor = rope.scaling.attention_factor
         case None:
             pass

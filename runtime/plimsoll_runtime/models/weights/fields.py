@@ -62,6 +62,15 @@ class Fields:
         prefix = f"{self._prefix}{key}."
         return Fields(self.source, {prefix + name: item for name, item in value.items()}, prefix)
 
+    def replaced(self, key: str, value: Any) -> "Fields":
+        """The same with another value under `key`."""
+        return Fields(self.source, {**self._values, self._prefix + key: value}, self._prefix)
+
+    def require_multiple(self, key: str, of: str) -> None:
+        """One size must be a whole number of times another."""
+        if self.size(key) % self.size(of):
+            raise self.error(key, f"is {self.size(key)}, not a multiple of {of} = {self.size(of)}")
+
     def require(self, key: str, *allowed: Any) -> None:
         """A field that may be absent, and otherwise must have one of the values that the decoder computes."""
         value = self.raw(key)

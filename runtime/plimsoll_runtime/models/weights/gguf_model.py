@@ -139,7 +139,7 @@ def read_architecture(file: GgufFile) -> Architecture:
 def open_weights(file: GgufFile, architecture: Architecture) -> GgufWeights:
     """Finds every parameter's tensor. Raises CheckpointError naming a missing, unexpected or wrongly shaped one."""
     shapes = dict(parameter_shapes(architecture))
-    if any(layer.rope.uses_factors for layer in architecture.layers):
+    if any(layer.rope.uses_factors for layer in architecture.attention_layers):
         shapes["rope_factors"] = (architecture.head_dim // 2,)
     tensors = file.tensors if architecture.mixture is None else _split_experts(file.tensors)
     return GgufWeights(architecture, match_roles(file.path, shapes, tensors, _tensor_name, lambda name: False))

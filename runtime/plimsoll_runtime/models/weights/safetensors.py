@@ -1,9 +1,9 @@
 """Safetensors files of a Hugging Face folder: which there are, what their headers say, and their data.
 
-Owns shards and headers. In: a folder. Out: entries by name, and tensors. It does not know models. The header is read
-here and compared with the file's length, so that a cut-off file is refused at once with the tensor's name; data comes
-through the `safetensors` library. Pickle files are never opened. Source: the format's README (8 bytes of length,
-JSON, data).
+Owns shards and headers. In: a folder. Out: entries by name, each with its place in its file. It does not know models.
+The header is compared with the file's length, so that a cut-off file is refused at once with the tensor's name; the
+bytes are read by `entries.read_bytes`, as they are for GGUF, so that a part of a tensor can be read alone. Pickle files
+are never opened. Source: the format's README (8 bytes of length, JSON, data).
 """
 
 import json
@@ -12,10 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import torch
-from safetensors import SafetensorError, safe_open
-
-from plimsoll_runtime.kernels.stored import FLOAT_DTYPES, STORAGES, StoredTensor, store_floats, stored_bytes
+from plimsoll_runtime.kernels.stored import FLOAT_DTYPES, STORAGES, stored_bytes
 from plimsoll_runtime.models.weights.entries import TensorEntry
 from plimsoll_runtime.models.weights.errors import CheckpointError
 
@@ -56,16 +53,6 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         for name, value in header.items()
         if name != "__metadata__"
     }
-
-
-def read_tensor(entry: TensorEntry) -> StoredTensor:
-    """The tensor in memory of its own; the library's mapping is closed again."""
-    try:
-        with safe_open(entry.path, framework="pt") as file:
-            values: torch.Tensor = file.get_tensor(entry.name).clone()
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{entry.path}: tensor {entry.name} cannot be read: {error}") from error
-    return store_floats(values)
 
 
 def read_json(path: Path) -> dict[str, Any]:
