@@ -37,6 +37,7 @@ from plimsoll_runtime.routes.app import build_app
 from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.routes.response_store import ResponseStore
 from plimsoll_runtime.service import Service
+from plimsoll_runtime.text.tool_calls.formats import ToolCallFormat
 from plimsoll_runtime.warm_up import warm_up
 
 
@@ -102,7 +103,14 @@ def new_admission(config: RuntimeConfig, loaded: LoadedModel) -> Admission:
         new_seed=lambda: secrets.randbits(63),
         tenant_weights={each.tenant: each.weight for each in config.tenant_weights},
         stops_runaways=config.runaway == "stop",
+        tool_call_parser=config.tool_call_parser,
     )
+
+
+def new_tool_calls(config: RuntimeConfig, loaded: LoadedModel) -> ToolCallFormat | None:
+    """How the model writes tool calls, None where it is not said."""
+    name = config.tool_call_parser
+    return None if name == "none" else ToolCallFormat(name, loaded.text.tokenizer)
 
 
 def slot_rules(settings: EngineSettings) -> SlotRules:
@@ -126,6 +134,7 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
         house=House(slot_rules(loaded.settings), config.max_waiting, admission.weight_of),
         meters=front.meters,
         clock=time.monotonic,
+        tool_calls=new_tool_calls(config, loaded),
     )
     engine = Engine(loaded.runner, loaded.settings, time.monotonic, loaded.host)
     await unawaited_at_exit(lambda: warm_up(engine, service.admission))

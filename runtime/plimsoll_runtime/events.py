@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
+"""Why the engine ended a choice."""
+AnswerReason = Literal["stop", "length", "tool_calls"]
+"""Why a choice of an answer ended: `tool_calls` where it ended by itself and calls tools."""
 FinishDetailType = Literal["request", "default", "limit", "context", "deadline", "repetition"]
 
 
@@ -149,11 +152,38 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class CallBegun:
+    """The choice calls a tool. `call` counts its calls from 0; `call_id` nobody else has."""
+
+    choice: int
+    call: int
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the arguments of the call that began last: pieces of one JSON object, as the model wrote it."""
+
+    choice: int
+    call: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """The call that began last is complete. One that never ends was cut or went wrong, and must not be run."""
+
+    choice: int
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceEnded:
     """A choice is complete; `matched_stop` is the stop string or None, `output_tokens` counts sampled ids."""
 
     choice: int
-    reason: FinishReason
+    reason: AnswerReason
     detail: FinishDetail | None
     matched_stop: str | None
     output_tokens: int
@@ -191,4 +221,5 @@ class Notice:
     word: Literal["paused", "resumed"]
 
 
-AnswerEvent = Begun | Echo | TextDelta | ChoiceEnded | Ended | Broken
+CallEvent = CallBegun | CallArguments | CallEnded
+AnswerEvent = Begun | Echo | TextDelta | CallEvent | ChoiceEnded | Ended | Broken

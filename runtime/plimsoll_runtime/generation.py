@@ -6,12 +6,13 @@ gives its place in the house back; a stop string ends its choice in the engine t
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol, assert_never
 
 from plimsoll_runtime.admission.deadlines import Times
 from plimsoll_runtime.admitted import AdmittedRequest
-from plimsoll_runtime.assembly import ChoiceAssembly, text_logprob
+from plimsoll_runtime.assembly import CallReading, ChoiceAssembly, text_logprob
 from plimsoll_runtime.contract.config import field_names
 from plimsoll_runtime.contract.endpoints import HEADER_REQUEST_TIMEOUT
 from plimsoll_runtime.contract.metrics import Outcome
@@ -40,6 +41,9 @@ from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest, TextPrompt
 from plimsoll_runtime.text.stop_strings import StopMatcher
 from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.text.tool_calls.formats import ToolCallFormat
+
+CALL_ID_BYTES = 12
 
 
 class _Engine(Protocol):
@@ -71,6 +75,7 @@ class Generation:
         stops: tuple[str, ...],
         tokenizer: Tokenizer,
         *,
+        tool_calls: ToolCallFormat | None,
         times: Times,
         service: Home,
     ) -> None:
@@ -86,7 +91,12 @@ class Generation:
         matcher = StopMatcher(stops)
         self._choices = [
             ChoiceAssembly(
-                choice, tokenizer, matcher.fresh() if stops else None, admitted.stop_token_ids, admitted.min_tokens
+                choice,
+                tokenizer,
+                matcher.fresh() if stops else None,
+                admitted.stop_token_ids,
+                admitted.min_tokens,
+                _call_reading(request, tool_calls),
             )
             for choice in range(len(admitted.prompts) * admitted.num_choices)
         ]
@@ -104,7 +114,7 @@ class Generation:
     def lengths(self) -> Iterator[tuple[int, bool]]:
         """Output tokens of each choice so far, and whether it ended by itself."""
         for choice in self._choices:
-            yield choice.output_tokens, choice.ended is not None and choice.ended.reason == "stop"
+            yield choice.output_tokens, choice.ended is not None and choice.ended.reason != "length"
 
     async def events(self) -> AsyncIterator[AnswerEvent]:
         """Every event of the answer once; the last is Ended or Broken."""
@@ -220,9 +230,8 @@ class Generation:
         last = self._last_token_at.get(event.choice)
         self._last_token_at[event.choice] = now
         self._service.meters.token(now - self.times.arrival, None if last is None else now - last)
-        delta = choice.push(event)
-        if delta is not None:
-            self._say(delta)
+        for said in choice.push(event):
+            self._say(said)
         if choice.ended is not None:
             self._service.engine.abort(self.request_id, event.choice)
             self._choice_ended(choice.ended, now)
@@ -231,9 +240,8 @@ class Generation:
         choice = self._choices[event.choice]
         if choice.ended is not None:
             return
-        delta = choice.finish(event.reason, event.detail)
-        if delta is not None:
-            self._say(delta)
+        for said in choice.finish(event.reason, event.detail):
+            self._say(said)
         assert choice.ended is not None, "finish ends a choice"
         self._choice_ended(choice.ended, now)
 
@@ -267,3 +275,12 @@ class Generation:
         if outcome != "refused":
             self._service.meters.ended(self.request.route, outcome, self._service.clock() - self.times.arrival)
         self._service.forget(self)
+
+
+def _call_reading(request: GenerationRequest, tool_calls: ToolCallFormat | None) -> CallReading | None:
+    if request.tool_use is None:
+        return None
+    assert tool_calls is not None, "admission refuses tools where no parser is configured"
+    return CallReading(
+        tool_calls.parser(request.tool_use), tool_calls.shown_ids, lambda: secrets.token_hex(CALL_ID_BYTES)
+    )

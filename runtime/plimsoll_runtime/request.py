@@ -22,6 +22,25 @@ class ChatPrompt:
 
     messages: tuple[Mapping[str, Any], ...]
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple["Tool", ...] = ()
+    """Those that the model is to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools that the model may call in this answer, at least one; `parallel`: more than one call is wanted."""
+
+    tools: tuple[Tool, ...]
+    parallel: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +90,7 @@ class GenerationRequest:
     prompt_param: str
     prompts: tuple[Prompt, ...]
     wire: Mapping[str, WireValue] = field(default_factory=dict)
+    tool_use: ToolUse | None = None
     over_budget: str | None = None
     timeouts: ClientTimeouts = ClientTimeouts()
     stream: bool = False

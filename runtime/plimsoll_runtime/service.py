@@ -25,6 +25,7 @@ from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest
 from plimsoll_runtime.text.model_text import ModelText
+from plimsoll_runtime.text.tool_calls.formats import ToolCallFormat
 
 STOPPING = "the server is stopping: send the request again"
 Result = TypeVar("Result")
@@ -58,6 +59,7 @@ class Service:
         house: House,
         meters: Meters,
         clock: Callable[[], float],
+        tool_calls: ToolCallFormat | None = None,
         num_text_threads: int = 2,
     ) -> None:
         self.admission = admission
@@ -65,6 +67,7 @@ class Service:
         self.meters = meters
         self.house = house
         self.clock = clock
+        self._tool_calls = tool_calls
         self._live: dict[str, Generation] = {}
         self._is_draining = False
         self._idle = asyncio.Event()
@@ -118,7 +121,15 @@ class Service:
                 return admitted
             if not self.is_accepting:
                 return self._unavailable()
-            generation = Generation(admitted, request, checked.stops, self.text.tokenizer, times=times, service=self)
+            generation = Generation(
+                admitted,
+                request,
+                checked.stops,
+                self.text.tokenizer,
+                tool_calls=self._tool_calls,
+                times=times,
+                service=self,
+            )
             refusal = await self._start(generation)
             return generation if refusal is None else refusal
         except asyncio.CancelledError:

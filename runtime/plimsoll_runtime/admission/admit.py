@@ -14,7 +14,7 @@ from plimsoll_runtime.admission.budget import decide_budget
 from plimsoll_runtime.admission.checks import CheckedFields, check_fields
 from plimsoll_runtime.admission.deadlines import Patience, Times, decide_times
 from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling
-from plimsoll_runtime.contract.config import Limits, SamplingDefaults
+from plimsoll_runtime.contract.config import Limits, SamplingDefaults, ToolCallParser, field_names
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest, Prompt
 from plimsoll_runtime.text.model_text import AtLeast
@@ -65,6 +65,7 @@ class Admission:
         new_seed: Callable[[], int],
         tenant_weights: Mapping[str, int] = MappingProxyType({}),
         stops_runaways: bool = False,
+        tool_call_parser: ToolCallParser = "none",
     ) -> None:
         self.limits = limits
         self.model = model
@@ -73,13 +74,23 @@ class Admission:
         self._new_seed = new_seed
         self._tenant_weights = tenant_weights
         self._stops_runaways = stops_runaways
+        self._tool_call_parser = tool_call_parser
         known = model.generation_defaults if sampling_defaults == "model" else {}
         self._sampling_defaults = {name: known.get(name, neutral) for name, neutral in _NEUTRAL.items()}
 
     def check(self, request: GenerationRequest) -> CheckedFields | Refusal:
         """Field limits (400), then the model's name (404): all that is judged before a queue place is taken."""
         checked = check_fields(request, self.model.num_tokens)
-        if isinstance(checked, CheckedFields) and request.model != self.model.name:
+        if isinstance(checked, Refusal):
+            return checked
+        if request.tool_use is not None and self._tool_call_parser == "none":
+            return Refusal(
+                code="unsupported_parameter",
+                message="tools are not supported as this server is started: leave them out, or set "
+                f"{field_names('tool_call_parser')} on the server to how its model writes calls",
+                param="tools",
+            )
+        if request.model != self.model.name:
             return Refusal(
                 code="model_not_found",
                 message=f"the model {request.model[:80]!r} does not exist: this server has {self.model.name!r}",

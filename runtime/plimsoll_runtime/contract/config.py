@@ -40,7 +40,7 @@ OnDeadline = Literal["finish", "abort"]
 Runaway = Literal["off", "observe", "stop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplingDefaults = Literal["model", "neutral"]
-ToolCallFormat = Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek", "pythonic", "json"]
+ToolCallParser = Literal["none", "hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek", "pythonic", "json"]
 
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKEN_COUNT, strict=True)]
 
@@ -225,6 +225,14 @@ class RuntimeConfig(BaseModel):
         unit="word",
         description="Sampling of a request that names none: the model's generation config (model), or temperature 1 "
         "with nothing cut off (neutral).",
+    )
+    tool_call_parser: Annotated[ToolCallParser, word(ToolCallParser)] = setting(
+        "none",
+        spec="parsers.toolCalls",
+        unit="word",
+        description="How the model writes its tool calls: JSON in tags (hermes: Hermes, Qwen2.5, Qwen3), XML-like "
+        "(qwen3_coder), bare JSON (llama3_json), behind marks (mistral, deepseek), as Python (pythonic), or JSON in a "
+        "fence or alone (json). none: requests with tools are refused.",
     )
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31 - 1, strict=True)] = setting(
         32 * 1024 * 1024, spec=None, unit="bytes", description="Largest request body; more is 413."

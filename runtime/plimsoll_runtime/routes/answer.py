@@ -6,16 +6,44 @@ Owns the fold. In: `AnswerEvent`s. Out: an `Answer`, or the `Broken` that ended 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta, TextLogprob
-from plimsoll_runtime.routes.dialect import Answer, ChoiceAnswer
+from plimsoll_runtime.events import (
+    AnswerEvent,
+    Begun,
+    Broken,
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    CallEvent,
+    ChoiceEnded,
+    Echo,
+    Ended,
+    TextDelta,
+    TextLogprob,
+)
+from plimsoll_runtime.routes.dialect import Answer, Call, ChoiceAnswer
 
 
 @dataclass(slots=True)
 class _Choice:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
+    begun: CallBegun | None = None
+    arguments: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     echo: Echo | None = None
     ended: ChoiceEnded | None = None
+
+    def add_call(self, event: CallEvent) -> None:
+        """A call counts once it has ended: one that was cut or went wrong is no part of the answer."""
+        match event:
+            case CallBegun():
+                self.begun, self.arguments = event, []
+            case CallArguments():
+                self.arguments.append(event.text)
+            case CallEnded():
+                assert self.begun is not None, "a call ends after it began"
+                text_before = sum(map(len, self.texts))
+                self.calls.append(Call(self.begun.call_id, self.begun.name, "".join(self.arguments), text_before))
 
     def whole(self, choice: int) -> ChoiceAnswer:
         assert self.ended is not None, "Ended comes after the end of every choice"
@@ -31,6 +59,7 @@ class _Choice:
             echo_text=echo.text if echo else "",
             echo_logprobs=echo.logprobs if echo else None,
             echo_token_texts=echo.prompt_token_texts if echo else (),
+            calls=tuple(self.calls),
         )
 
 
@@ -53,7 +82,7 @@ class AnswerFold:
                 self._add_to_choice(event)
                 return None
 
-    def _add_to_choice(self, event: Echo | TextDelta | ChoiceEnded) -> None:
+    def _add_to_choice(self, event: Echo | TextDelta | CallEvent | ChoiceEnded) -> None:
         choice = self._choices.setdefault(event.choice, _Choice())
         match event:
             case Echo():
@@ -61,6 +90,8 @@ class AnswerFold:
             case TextDelta():
                 choice.texts.append(event.text)
                 choice.logprobs.extend(event.logprobs)
+            case CallBegun() | CallArguments() | CallEnded():
+                choice.add_call(event)
             case ChoiceEnded():
                 choice.ended = event
 

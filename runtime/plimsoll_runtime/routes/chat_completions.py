@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from plimsoll_runtime.contract.endpoints import CHAT_COMPLETIONS as PATH
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
-from plimsoll_runtime.events import Echo, TextDelta, TextLogprob
+from plimsoll_runtime.events import CallArguments, CallBegun, Echo, TextDelta, TextLogprob
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest, WireValue
 from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing, unknown_fields, wire_values
 from plimsoll_runtime.routes.chat_messages import read_messages
@@ -29,14 +29,14 @@ from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
 from plimsoll_runtime.routes.openai_stream import OpenAIStream
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
 from plimsoll_runtime.routes.template_arguments import template_arguments
+from plimsoll_runtime.routes.tools import FIELDS as TOOL_FIELDS
+from plimsoll_runtime.routes.tools import chat_tools, offered
 
 _JUDGED: Final = {**JUDGED_NAMES, "top_logprobs": "top_logprobs"}
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
-_WITHOUT_EFFECT: Final = WITHOUT_EFFECT | {"parallel_tool_calls", "prompt_cache_options"}
+_WITHOUT_EFFECT: Final = WITHOUT_EFFECT | {"prompt_cache_options"}
 _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     **UNSUPPORTED,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
@@ -57,7 +57,7 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "best_of": (1,),
 }
 _KNOWN: Final = frozenset(
-    {"messages", TEMPLATE_ARGUMENTS, *_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
+    {"messages", TEMPLATE_ARGUMENTS, *TOOL_FIELDS, *_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
 )
 
 
@@ -71,11 +71,14 @@ class ChatCompletions:
         envelope = read_envelope(body)
         messages = read_messages(body.get("messages"))
         refuse_unsupported(body, _UNSUPPORTED)
+        tool_use = chat_tools(body)
+        arguments = template_arguments(body, thinks_not=_thinks_not(body))
         return GenerationRequest(
             route=self.route,
             model=envelope.model,
             prompt_param="messages",
-            prompts=(ChatPrompt(messages, template_arguments(body, thinks_not=_thinks_not(body))),),
+            prompts=(ChatPrompt(messages, arguments, offered(tool_use)),),
+            tool_use=tool_use,
             wire=wire_values(body, _JUDGED) | _output_limit(body),
             over_budget=headers.get(HEADER_OVER_BUDGET),
             stream=envelope.stream,
@@ -106,17 +109,33 @@ class _Choices:
     def delta(self, event: TextDelta) -> dict[str, Any]:
         return {"delta": {"content": event.text}, "logprobs": chat_logprobs(event.logprobs) if event.logprobs else None}
 
+    def call(self, event: CallBegun | CallArguments) -> dict[str, Any]:
+        """The first chunk of a call has its id and name, the others its arguments."""
+        if isinstance(event, CallBegun):
+            call = _call(event.call_id, event.name, "")
+        else:
+            call = {"function": {"arguments": event.text}}
+        return {"delta": {"tool_calls": [{"index": event.call, **call}]}, "logprobs": None}
+
     def ending(self) -> dict[str, Any]:
         return {"delta": {}, "logprobs": None}
 
 
 def _whole_choice(choice: ChoiceAnswer, facts: AnswerFacts) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.calls:
+        message["content"] = choice.text if choice.text else None
+        message["tool_calls"] = [_call(call.call_id, call.name, call.arguments) for call in choice.calls]
     return {
         "index": choice.choice,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": message,
         "logprobs": _asked_logprobs(choice.logprobs, facts),
         **ending_fields(choice),
     }
+
+
+def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": f"call_{call_id}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _asked_logprobs(logprobs: tuple[TextLogprob, ...], facts: AnswerFacts) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from plimsoll_runtime.contract.endpoints import COMPLETIONS as PATH
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
-from plimsoll_runtime.events import Echo, TextDelta
+from plimsoll_runtime.events import CallArguments, CallBegun, Echo, TextDelta
 from plimsoll_runtime.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing, unknown_fields, wire_values
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Dialect, StreamWriter
@@ -98,6 +98,9 @@ class _Choices:
 
     def ending(self) -> dict[str, Any]:
         return {"text": "", "logprobs": None}
+
+    def call(self, event: CallBegun | CallArguments) -> dict[str, Any]:
+        raise AssertionError("this route never offers a tool")
 
 
 def _whole_choice(choice: ChoiceAnswer, facts: AnswerFacts) -> dict[str, Any]:

@@ -6,12 +6,12 @@ same.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from plimsoll_runtime.contract.endpoints import Route
-from plimsoll_runtime.events import AnswerEvent, FinishDetail, FinishReason, TextLogprob, Usage
+from plimsoll_runtime.events import AnswerEvent, AnswerReason, FinishDetail, TextLogprob, Usage
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest
 
@@ -29,12 +29,23 @@ class AnswerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """One complete tool call; `arguments` is the JSON object that the model wrote. `text_before`: characters of the
+    choice's text that came before it."""
+
+    call_id: str
+    name: str
+    arguments: str
+    text_before: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceAnswer:
     """One complete choice. `echo_text` is the prompt where `echo` was asked for, else empty."""
 
     choice: int
     text: str
-    reason: FinishReason
+    reason: AnswerReason
     detail: FinishDetail | None
     matched_stop: str | None
     output_tokens: int
@@ -42,6 +53,18 @@ class ChoiceAnswer:
     echo_text: str = ""
     echo_logprobs: tuple[TextLogprob | None, ...] | None = None
     echo_token_texts: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+
+    def parts(self) -> Iterator[str | Call]:
+        """Texts and calls in the order in which they came; no text is empty."""
+        done = 0
+        for call in self.calls:
+            if call.text_before > done:
+                yield self.text[done : call.text_before]
+            yield call
+            done = call.text_before
+        if done < len(self.text):
+            yield self.text[done:]
 
 
 @dataclass(frozen=True, slots=True)

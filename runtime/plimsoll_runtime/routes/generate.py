@@ -5,7 +5,6 @@ Owns the order of a request's checks on the HTTP side and the headers that show 
 name of any dialect.
 """
 
-import json
 import uuid
 from dataclasses import replace
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Dialect, Frame
 from plimsoll_runtime.routes.errors import error_response, nobody_left, speaks_anthropic
 from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.routes.intake import read_body
+from plimsoll_runtime.routes.json_body import body_text
 from plimsoll_runtime.routes.sse import ClientGoneError, EventStream, WhileClientStays
 
 SHORTEST_PING_SECONDS = 0.25
@@ -120,7 +120,7 @@ class GenerationHandler:
         details = dict.fromkeys(choice.detail.type for choice in answer.choices if choice.detail is not None)
         if details:
             headers[endpoints.HEADER_FINISH_DETAIL] = ", ".join(details)
-        return Response(_json(body), headers=headers, media_type="application/json")
+        return Response(body_text(body), headers=headers, media_type="application/json")
 
     def keep(self, answer: Answer, facts: AnswerFacts, tenant: str) -> None:
         """Stores a streamed answer as the plain one would have been."""
@@ -187,7 +187,3 @@ def _timeouts(request: Request) -> ClientTimeouts:
     return ClientTimeouts(
         own=request.headers.get(endpoints.HEADER_REQUEST_TIMEOUT), sdk=tuple(text for text in said if text is not None)
     )
-
-
-def _json(body: dict[str, Any]) -> str:
-    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -15,7 +15,7 @@ from pydantic import Field
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
 from plimsoll_runtime.contract.endpoints import MESSAGES as MESSAGES_PATH
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import ChatPrompt, GenerationRequest
+from plimsoll_runtime.request import ChatPrompt, GenerationRequest, ToolUse
 from plimsoll_runtime.routes.body import (
     WireModel,
     read,
@@ -30,6 +30,7 @@ from plimsoll_runtime.routes.messages_answer import MessagesStream, to_message
 from plimsoll_runtime.routes.messages_content import ChatMessage, read_conversation
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
 from plimsoll_runtime.routes.template_arguments import template_arguments
+from plimsoll_runtime.routes.tools import messages_tools, offered
 
 WITHOUT_SAMPLING: Final = "2026-10-21"
 """The version of the API that took the sampling parameters away."""
@@ -58,7 +59,6 @@ WIRE_NAMES: Final[Mapping[str, str]] = {
 }
 
 ONLY_DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "tools": ([],),
     "mcp_servers": ([],),
     "container": (),
     "service_tier": ("auto", "standard_only"),
@@ -87,7 +87,10 @@ class Body(WireModel):
 
 
 KNOWN: Final = (
-    frozenset({TEMPLATE_ARGUMENTS, *Body.model_fields}) | WIRE_NAMES.keys() | ONLY_DEFAULTS.keys() | WITHOUT_EFFECT
+    frozenset({TEMPLATE_ARGUMENTS, "tools", *Body.model_fields})
+    | WIRE_NAMES.keys()
+    | ONLY_DEFAULTS.keys()
+    | WITHOUT_EFFECT
 )
 
 
@@ -115,13 +118,15 @@ def _to_request(body: Mapping[str, Any], headers: Mapping[str, str]) -> Generati
     parsed = _read_body(body)
     if version == WITHOUT_SAMPLING:
         _refuse_sampling(body)
-    prompt = _prompt(body, parsed)
+    tool_use = messages_tools(body, parsed.tool_choice)
+    prompt = _prompt(body, parsed, tool_use)
     _refuse_prefill(prompt.messages)
     return GenerationRequest(
         route=MESSAGES_PATH,
         model=parsed.model,
         prompt_param="messages",
         prompts=(prompt,),
+        tool_use=tool_use,
         wire=wire_values(body, WIRE_NAMES),
         over_budget=headers.get(HEADER_OVER_BUDGET),
         stream=parsed.stream is True,
@@ -137,11 +142,13 @@ def to_count_request(body: Mapping[str, Any], headers: Mapping[str, str]) -> Gen
     """
     _version(headers)
     parsed = _read_body(body)
+    tool_use = messages_tools(body, parsed.tool_choice)
     return GenerationRequest(
         route=MESSAGES_PATH,
         model=parsed.model,
         prompt_param="messages",
-        prompts=(_prompt(body, parsed),),
+        prompts=(_prompt(body, parsed, tool_use),),
+        tool_use=tool_use,
         unknown_fields=unknown_fields(body, KNOWN),
     )
 
@@ -160,7 +167,6 @@ def _read_body(body: Mapping[str, Any]) -> Body:
     parsed = read(Body, body)
     refuse_unsupported(body, ONLY_DEFAULTS)
     _refuse_thinking(parsed.thinking, body.get("max_tokens"))
-    _refuse_tool_choice(parsed.tool_choice)
     _refuse_output_format(parsed.output_config)
     _refuse_context_edits(parsed.context_management)
     return parsed
@@ -196,12 +202,6 @@ def _check_thinking_budget(budget: Any, max_tokens: Any) -> None:
         raise refuse("invalid_value", message, param)
 
 
-def _refuse_tool_choice(tool_choice: Mapping[str, Any] | None) -> None:
-    """No tools are offered, so `auto` and `none` both mean that none is called."""
-    if tool_choice is not None and tool_choice.get("type") not in ("auto", "none"):
-        raise refuse("unsupported_parameter", "tool_choice: tools are not supported by this server", "tool_choice")
-
-
 def _refuse_output_format(output_config: Mapping[str, Any] | None) -> None:
     """`effort` is advice to a model that thinks and is accepted; `format` would constrain the answer."""
     if output_config is not None and output_config.get("format") is not None:
@@ -229,7 +229,7 @@ def _refuse_prefill(messages: tuple[ChatMessage, ...]) -> None:
         raise refuse("unsupported_parameter", message, "messages")
 
 
-def _prompt(body: Mapping[str, Any], parsed: Body) -> ChatPrompt:
+def _prompt(body: Mapping[str, Any], parsed: Body, tool_use: ToolUse | None) -> ChatPrompt:
     thinks_not = parsed.thinking is not None and parsed.thinking.get("type") == "disabled"
     conversation = read_conversation(parsed.system, parsed.messages)
-    return ChatPrompt(conversation, template_arguments(body, thinks_not=thinks_not))
+    return ChatPrompt(conversation, template_arguments(body, thinks_not=thinks_not), offered(tool_use))

@@ -13,6 +13,9 @@ from plimsoll_runtime.events import (
     AnswerEvent,
     Begun,
     Broken,
+    CallArguments,
+    CallBegun,
+    CallEnded,
     ChoiceEnded,
     Echo,
     Ended,
@@ -20,14 +23,23 @@ from plimsoll_runtime.events import (
     Usage,
 )
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame, finish_detail_body, json_frame
+from plimsoll_runtime.routes.dialect import (
+    Answer,
+    AnswerFacts,
+    Call,
+    ChoiceAnswer,
+    Frame,
+    finish_detail_body,
+    json_frame,
+)
 from plimsoll_runtime.routes.errors import error_body
+from plimsoll_runtime.routes.json_body import RawJson
 
 
 def to_message(answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
     """The body of a plain answer."""
     choice = answer.choices[0]
-    content = [_text_block(choice.text)] if choice.text else []
+    content = [_text_block(part) if isinstance(part, str) else _call_block(part) for part in choice.parts()]
     message = _message(facts, content, _usage(answer.usage)) | _ending(choice)
     return message | _finish_detail(choice)
 
@@ -51,6 +63,15 @@ def _text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text, "citations": None}
 
 
+def _call_block(call: Call) -> dict[str, Any]:
+    """The arguments stand in the body as the model wrote them: a number that no float holds stays what it is."""
+    return {**_tool_use(call.call_id, call.name), "input": RawJson(call.arguments)}
+
+
+def _tool_use(call_id: str, name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"toolu_{call_id}", "name": name, "input": {}}
+
+
 def _ending(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
     return {
         "stop_reason": _stop_reason(choice),
@@ -64,6 +85,8 @@ def _stop_reason(choice: ChoiceAnswer | ChoiceEnded) -> str:
     if choice.reason == "length":
         by_context = choice.detail is not None and choice.detail.type == "context"
         return "model_context_window_exceeded" if by_context else "max_tokens"
+    if choice.reason == "tool_calls":
+        return "tool_use"
     return "end_turn" if choice.matched_stop is None else "stop_sequence"
 
 
@@ -98,11 +121,12 @@ CUMULATIVE_USAGE: Final = (
 
 
 class MessagesStream:
-    """The writer of one stream. It holds whether the text block is open and how the choice ended."""
+    """The writer of one stream. It holds which kind of block is open, its number, and how the choice ended."""
 
     def __init__(self, facts: AnswerFacts) -> None:
         self._facts = facts
-        self._block_is_open = False
+        self._open: str | None = None
+        self._index = -1
         self._ended: ChoiceEnded | None = None
 
     def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
@@ -111,10 +135,16 @@ class MessagesStream:
             case Begun():
                 return [self._start(event.prompt_tokens), PING]
             case TextDelta():
-                return self._delta(event.text)
+                return self._text(event.text)
+            case CallBegun():
+                return self._begin("tool_use", _tool_use(event.call_id, event.name))
+            case CallArguments():
+                return [self._delta({"type": "input_json_delta", "partial_json": event.text})]
+            case CallEnded():
+                return self._close()
             case ChoiceEnded():
                 self._ended = event
-                return [frame("content_block_stop", index=0)] if self._block_is_open else []
+                return self._close()
             case Ended():
                 return self._finish(event.usage)
             case Broken():
@@ -128,12 +158,25 @@ class MessagesStream:
         usage = _usage(Usage(prompt_tokens=prompt_tokens, output_tokens=0, cached_tokens=0))
         return frame("message_start", message=_message(self._facts, [], usage))
 
-    def _delta(self, text: str) -> list[Frame]:
+    def _text(self, text: str) -> list[Frame]:
         if not text:
             return []
-        frames = [] if self._block_is_open else [frame("content_block_start", index=0, content_block=_text_block(""))]
-        self._block_is_open = True
-        return [*frames, frame("content_block_delta", index=0, delta={"type": "text_delta", "text": text})]
+        frames = [] if self._open == "text" else self._begin("text", _text_block(""))
+        return [*frames, self._delta({"type": "text_delta", "text": text})]
+
+    def _begin(self, kind: str, block: Mapping[str, Any]) -> list[Frame]:
+        """The next block, after the end of the one before it."""
+        closed = self._close()
+        self._open = kind
+        self._index += 1
+        return [*closed, frame("content_block_start", index=self._index, content_block=block)]
+
+    def _delta(self, delta: Mapping[str, Any]) -> Frame:
+        return frame("content_block_delta", index=self._index, delta=delta)
+
+    def _close(self) -> list[Frame]:
+        was_open, self._open = self._open, None
+        return [] if was_open is None else [frame("content_block_stop", index=self._index)]
 
     def _finish(self, usage: Usage) -> list[Frame]:
         assert self._ended is not None, "an answer ends only after its choice"

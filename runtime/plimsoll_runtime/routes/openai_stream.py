@@ -10,7 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Protocol, assert_never
 
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta, Usage
+from plimsoll_runtime.events import (
+    AnswerEvent,
+    Begun,
+    Broken,
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    ChoiceEnded,
+    Echo,
+    Ended,
+    TextDelta,
+    Usage,
+)
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.routes.dialect import AnswerFacts, Frame, json_frame
 from plimsoll_runtime.routes.errors import error_body
@@ -32,6 +44,8 @@ class ChoiceWriter(Protocol):
 
     def delta(self, event: TextDelta) -> Fields: ...
 
+    def call(self, event: CallBegun | CallArguments) -> Fields: ...
+
     def ending(self) -> Fields: ...
 
 
@@ -52,6 +66,10 @@ class OpenAIStream:
             case TextDelta():
                 has_content = bool(event.text or event.logprobs)
                 return [self._chunk(event.choice, self._choices.delta(event))] if has_content else []
+            case CallBegun() | CallArguments():
+                return [self._chunk(event.choice, self._choices.call(event))]
+            case CallEnded():
+                return []
             case ChoiceEnded():
                 return [self._chunk(event.choice, self._choices.ending(), ending_fields(event))]
             case Ended():

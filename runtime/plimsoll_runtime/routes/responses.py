@@ -29,6 +29,8 @@ from plimsoll_runtime.routes.responses_object import finished_response
 from plimsoll_runtime.routes.responses_stream import ResponsesStream
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
 from plimsoll_runtime.routes.template_arguments import template_arguments
+from plimsoll_runtime.routes.tools import FIELDS as TOOL_FIELDS
+from plimsoll_runtime.routes.tools import offered, responses_tools
 
 LOGPROBS_INCLUDED: Final = "message.output_text.logprobs"
 INCLUDABLE: Final = frozenset(
@@ -56,8 +58,6 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "conversation": (),
     "context_management": ([],),
     "truncation": ("disabled",),
-    "tools": ([],),
-    "tool_choice": ("auto", "none"),
     "prompt": (),
     "moderation": (),
     "image": (),
@@ -67,7 +67,7 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
 _WITHOUT_EFFECT: Final = frozenset(
     {"prompt_cache_retention", "prompt_cache_options", "max_tool_calls", "client_metadata", "stream_options"}
 )
-"""Fields about caching and accounting, or about tools, which no request here has: accepted with any value."""
+"""Fields about caching and accounting, or about tools that OpenAI's servers run: accepted with any value."""
 
 _ECHO_DEFAULTS: Final[Mapping[str, Any]] = {
     "metadata": {},
@@ -94,14 +94,14 @@ class Body(WireModel):
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
-    parallel_tool_calls: bool | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
 
-KNOWN: Final = frozenset(
-    {"input", TEMPLATE_ARGUMENTS, *Body.model_fields, *ENVELOPE_NAMES, *_JUDGED, *_UNSUPPORTED, *_WITHOUT_EFFECT}
+KNOWN: Final = (
+    frozenset({"input", TEMPLATE_ARGUMENTS, *TOOL_FIELDS, *Body.model_fields, *ENVELOPE_NAMES, *_JUDGED, *_UNSUPPORTED})
+    | _WITHOUT_EFFECT
 )
 
 
@@ -118,17 +118,19 @@ class Responses:
         refuse_unsupported(body, _UNSUPPORTED)
         _refuse_format(parsed.text)
         thinks_not = _thinks_not(parsed.reasoning)
+        tool_use, left_out = responses_tools(body)
         if parsed.instructions:
             conversation = ({"role": "system", "content": parsed.instructions}, *conversation)
         return GenerationRequest(
             route=PATH,
             model=envelope.model,
             prompt_param="input",
-            prompts=(ChatPrompt(conversation, template_arguments(body, thinks_not=thinks_not)),),
+            prompts=(ChatPrompt(conversation, template_arguments(body, thinks_not=thinks_not), offered(tool_use)),),
+            tool_use=tool_use,
             wire=wire_values(body, _JUDGED) | _logprobs(body, parsed.include),
             over_budget=headers.get(HEADER_OVER_BUDGET),
             stream=envelope.stream,
-            unknown_fields=_unknown(body, envelope),
+            unknown_fields=_unknown(body, envelope) + left_out,
             dialect_options=_options(body, parsed),
         )
 

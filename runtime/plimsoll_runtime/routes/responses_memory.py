@@ -12,7 +12,8 @@ from typing import Any
 
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest
-from plimsoll_runtime.routes.dialect import Answer
+from plimsoll_runtime.routes.content import call_arguments
+from plimsoll_runtime.routes.dialect import Answer, ChoiceAnswer
 from plimsoll_runtime.routes.response_store import ResponseStore
 
 
@@ -47,7 +48,22 @@ class ResponsesMemory:
         """
         if self.keeps(request):
             _, said = _split(request)
-            self._store.put(tenant, body, [*said, {"role": "assistant", "content": answer.choices[0].text}])
+            self._store.put(tenant, body, [*said, _answered(answer.choices[0])])
+
+
+def _answered(choice: ChoiceAnswer) -> dict[str, Any]:
+    """The answer as a message of the conversation, with the ids under which its calls are answered."""
+    if not choice.calls:
+        return {"role": "assistant", "content": choice.text}
+    calls = [
+        {
+            "id": f"call_{call.call_id}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call_arguments(call.arguments, "arguments")},
+        }
+        for call in choice.calls
+    ]
+    return {"role": "assistant", "content": choice.text if choice.text else None, "tool_calls": calls}
 
 
 def _previous_not_found(previous_id: str) -> Refusal:

@@ -7,8 +7,8 @@ not know events. Invariant: the object in the last event of a stream is the body
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from plimsoll_runtime.events import FinishReason, TextLogprob, Usage
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, finish_detail_body
+from plimsoll_runtime.events import AnswerReason, TextLogprob, Usage
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Call, ChoiceAnswer, finish_detail_body
 from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -17,10 +17,27 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 def finished_response(answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
     """The body of a plain answer: `completed`, or `incomplete` where a limit ended it."""
     choice = answer.choices[0]
-    status = item_status(choice.reason)
-    body = response_object(facts, status, [message_item(facts, status, [text_part(choice.text, choice.logprobs)])])
+    body = response_object(facts, item_status(choice.reason), _output(choice, facts))
     body["usage"] = _usage_body(answer.usage)
     return body | _limit_fields(choice)
+
+
+def _output(choice: ChoiceAnswer, facts: AnswerFacts) -> list[dict[str, Any]]:
+    """Messages and calls in the order in which they came. A limit cuts the last message, where nothing follows it; log
+    probabilities are those of the whole answer and stand with the first."""
+    parts = list(choice.parts()) or [""]
+    logprobs = choice.logprobs
+    output: list[dict[str, Any]] = []
+    num_messages = 0
+    for index, part in enumerate(parts):
+        if isinstance(part, Call):
+            output.append(call_item(part.call_id, part.name, part.arguments, "completed"))
+            continue
+        status = item_status(choice.reason) if index == len(parts) - 1 else "completed"
+        output.append(message_item(facts, num_messages, status, [text_part(part, logprobs)]))
+        num_messages += 1
+        logprobs = ()
+    return output
 
 
 def failed_response(facts: AnswerFacts, message: str, output: list[dict[str, Any]]) -> dict[str, Any]:
@@ -56,14 +73,30 @@ def response_object(facts: AnswerFacts, status: str, output: list[dict[str, Any]
     }
 
 
-def message_item(facts: AnswerFacts, status: ItemStatus, content: list[dict[str, Any]]) -> dict[str, Any]:
-    """The one item of an answer. An empty answer has it too, with an empty text."""
+def message_item(facts: AnswerFacts, message: int, status: ItemStatus, content: list[dict[str, Any]]) -> dict[str, Any]:
+    """The `message`-th text of an answer, from 0. An empty answer has one too, with an empty text."""
     return {
-        "id": f"msg_{facts.request_id}",
+        "id": message_id(facts, message),
         "type": "message",
         "status": status,
         "role": "assistant",
         "content": content,
+    }
+
+
+def message_id(facts: AnswerFacts, message: int) -> str:
+    return f"msg_{facts.request_id}" + (f"_{message}" if message else "")
+
+
+def call_item(call_id: str, name: str, arguments: str, status: ItemStatus) -> dict[str, Any]:
+    """A call of a function. Its result comes back under `call_id`; `id` is that of the item."""
+    return {
+        "id": f"fc_{call_id}",
+        "type": "function_call",
+        "status": status,
+        "call_id": f"call_{call_id}",
+        "name": name,
+        "arguments": arguments,
     }
 
 
@@ -76,7 +109,7 @@ def logprob_entries(logprobs: Iterable[TextLogprob]) -> list[Any]:
     return list(chat_logprobs(logprobs)["content"])
 
 
-def item_status(reason: FinishReason) -> Literal["completed", "incomplete"]:
+def item_status(reason: AnswerReason) -> Literal["completed", "incomplete"]:
     return "incomplete" if reason == "length" else "completed"
 
 

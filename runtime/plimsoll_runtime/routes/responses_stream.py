@@ -1,21 +1,38 @@
 """The events of a streamed `/v1/responses` answer.
 
 Owns their order and numbers. In: the events of one answer. Out: frames that each carry `event` and `data`. It knows no
-request fields. Invariants: `sequence_number` counts from 0 without gaps; the order is created, in_progress, item added,
-part added, text deltas, text done, part done, item done, and one terminal event, whose object is the body of the plain
-answer. Source: OpenAI's API reference, "Streaming events", and what its SDK's accumulator accepts.
+wire name of a request. Invariants: `sequence_number` counts from 0 without gaps; the order is created, in_progress, then
+per item added, deltas, done, item done (a message has a part around its deltas), and one terminal event, whose object
+is the body of the plain answer: a call that was cut is done as incomplete, and is not in it. Source: OpenAI's API
+reference, "Streaming events", and what its SDK's accumulator accepts.
 """
 
 from collections.abc import Iterable
 from typing import Any, assert_never
 
-from plimsoll_runtime.events import AnswerEvent, Begun, Broken, ChoiceEnded, Echo, Ended, TextDelta, TextLogprob, Usage
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Frame, json_frame
+from plimsoll_runtime.events import (
+    AnswerEvent,
+    Begun,
+    Broken,
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    ChoiceEnded,
+    Echo,
+    Ended,
+    TextDelta,
+    TextLogprob,
+)
+from plimsoll_runtime.routes.answer import AnswerFold
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Frame, json_frame
 from plimsoll_runtime.routes.responses_object import (
+    ItemStatus,
+    call_item,
     failed_response,
     finished_response,
     item_status,
     logprob_entries,
+    message_id,
     message_item,
     response_object,
     text_part,
@@ -28,22 +45,30 @@ class ResponsesStream:
     def __init__(self, facts: AnswerFacts) -> None:
         self._facts = facts
         self._sequence_number = 0
-        self._texts: list[str] = []
-        self._logprobs: list[TextLogprob] = []
-        self._item_is_open = False
-        self._ended: ChoiceEnded | None = None
+        self._fold = AnswerFold()
+        self._items: list[_Message | _Call] = []
+        self._open: _Message | _Call | None = None
 
     def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
         """Frames for one event; `Ended` gives `response.completed` or `.incomplete`, `Broken` `response.failed`."""
+        answer = self._fold.add(event)
         match event:
             case Begun():
                 return self._start()
             case TextDelta():
-                return self._delta(event)
+                return self._text(event)
+            case CallBegun():
+                return [*self._break_off(), self._begin(_Call(len(self._items), event))]
+            case CallArguments():
+                return [self._arguments(event.text)]
+            case CallEnded():
+                return self._close("completed")
             case ChoiceEnded():
-                return self._close_item(event)
+                return self._end_choice(event)
             case Ended():
-                return [self._finish(event.usage)]
+                assert isinstance(answer, Answer), "the fold is complete with the last event"
+                response = finished_response(answer, self._facts)
+                return [self._frame(f"response.{response['status']}", response=response)]
             case Broken():
                 return [self._fail(event)]
             case Echo():
@@ -52,63 +77,112 @@ class ResponsesStream:
                 assert_never(event)
 
     def _start(self) -> list[Frame]:
-        """The item opens at once: every answer has its message, an empty one too."""
-        self._item_is_open = True
-        return [
-            self._frame("response.created", response=response_object(self._facts, "in_progress", [])),
-            self._frame("response.in_progress", response=response_object(self._facts, "in_progress", [])),
-            self._frame(
-                "response.output_item.added", output_index=0, item=message_item(self._facts, "in_progress", [])
-            ),
-            self._part_frame("response.content_part.added", part=text_part("")),
-        ]
+        """Where no tool may be called, the message opens at once: every answer has one, an empty one too."""
+        response = response_object(self._facts, "in_progress", [])
+        frames = [self._frame(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
+        return frames if self._facts.request.tool_use else [*frames, *self._open_message()]
 
-    def _delta(self, event: TextDelta) -> list[Frame]:
+    def _text(self, event: TextDelta) -> list[Frame]:
         if not event.text and not event.logprobs:
             return []
-        self._texts.append(event.text)
-        self._logprobs.extend(event.logprobs)
+        frames: list[Frame] = []
+        message = self._open
+        if not isinstance(message, _Message):
+            frames = [*self._break_off(), *self._open_message()]
+            message = self._open
+        assert isinstance(message, _Message), "it was opened just now"
+        message.texts.append(event.text)
+        message.logprobs.extend(event.logprobs)
         logprobs = logprob_entries(event.logprobs)
-        return [self._part_frame("response.output_text.delta", delta=event.text, logprobs=logprobs)]
+        return [*frames, self._part_frame(message, "response.output_text.delta", delta=event.text, logprobs=logprobs)]
 
-    def _close_item(self, ended: ChoiceEnded) -> list[Frame]:
-        self._ended = ended
-        self._item_is_open = False
-        part = self._part()
-        item = message_item(self._facts, item_status(ended.reason), [part])
-        return [
-            self._part_frame("response.output_text.done", text=part["text"], logprobs=part["logprobs"]),
-            self._part_frame("response.content_part.done", part=part),
-            self._frame("response.output_item.done", output_index=0, item=item),
-        ]
+    def _open_message(self) -> list[Frame]:
+        ordinal = sum(isinstance(item, _Message) for item in self._items)
+        message = _Message(len(self._items), self._facts, ordinal)
+        added = self._begin(message)
+        return [added, self._part_frame(message, "response.content_part.added", part=text_part(""))]
 
-    def _finish(self, usage: Usage) -> Frame:
-        assert self._ended is not None, "an answer ends only after its choice"
-        response = finished_response(Answer((self._choice(self._ended),), usage), self._facts)
-        return self._frame(f"response.{response['status']}", response=response)
+    def _begin(self, item: "_Message | _Call") -> Frame:
+        self._items.append(item)
+        self._open = item
+        shown = item.item("in_progress", is_empty=True)
+        return self._frame("response.output_item.added", output_index=item.output_index, item=shown)
+
+    def _arguments(self, text: str) -> Frame:
+        call = self._open
+        assert isinstance(call, _Call), "arguments come inside a call"
+        call.arguments.append(text)
+        kind = "response.function_call_arguments.delta"
+        return self._frame(kind, item_id=call.item_id, output_index=call.output_index, delta=text)
+
+    def _end_choice(self, ended: ChoiceEnded) -> list[Frame]:
+        opened = [] if self._items else self._open_message()
+        return [*opened, *self._break_off(item_status(ended.reason))]
+
+    def _break_off(self, status: ItemStatus = "completed") -> list[Frame]:
+        """Closes what is open; a call that is still open never ended."""
+        return self._close("incomplete" if isinstance(self._open, _Call) else status)
+
+    def _close(self, status: ItemStatus) -> list[Frame]:
+        item, self._open = self._open, None
+        match item:
+            case None:
+                return []
+            case _Message():
+                part = item.part()
+                done = [
+                    self._part_frame(item, "response.output_text.done", text=part["text"], logprobs=part["logprobs"]),
+                    self._part_frame(item, "response.content_part.done", part=part),
+                ]
+            case _Call():
+                place = {"item_id": item.item_id, "output_index": item.output_index}
+                text = "".join(item.arguments)
+                kind = "response.function_call_arguments.done"
+                done = [self._frame(kind, **place, name=item.begun.name, arguments=text)]
+        shown = item.item(status)
+        return [*done, self._frame("response.output_item.done", output_index=item.output_index, item=shown)]
 
     def _fail(self, broken: Broken) -> Frame:
-        output = [message_item(self._facts, "incomplete", [self._part()])] if self._item_is_open else []
+        output = [item.item("incomplete" if item is self._open else "completed") for item in self._items]
         return self._frame("response.failed", response=failed_response(self._facts, broken.message, output))
 
-    def _choice(self, ended: ChoiceEnded) -> ChoiceAnswer:
-        return ChoiceAnswer(
-            choice=0,
-            text="".join(self._texts),
-            reason=ended.reason,
-            detail=ended.detail,
-            matched_stop=ended.matched_stop,
-            output_tokens=ended.output_tokens,
-            logprobs=tuple(self._logprobs),
-        )
-
-    def _part(self) -> dict[str, Any]:
-        return text_part("".join(self._texts), self._logprobs)
-
-    def _part_frame(self, kind: str, **fields: Any) -> Frame:
-        return self._frame(kind, item_id=f"msg_{self._facts.request_id}", output_index=0, content_index=0, **fields)
+    def _part_frame(self, message: "_Message", kind: str, **fields: Any) -> Frame:
+        place = {"item_id": message.item_id, "output_index": message.output_index, "content_index": 0}
+        return self._frame(kind, **place, **fields)
 
     def _frame(self, kind: str, **fields: Any) -> Frame:
         event = {"type": kind, "sequence_number": self._sequence_number, **fields}
         self._sequence_number += 1
         return json_frame(event, kind)
+
+
+class _Message:
+    """A text of the answer, as far as it was said; `ordinal` counts messages."""
+
+    def __init__(self, output_index: int, facts: AnswerFacts, ordinal: int) -> None:
+        self.output_index = output_index
+        self.item_id = message_id(facts, ordinal)
+        self._facts = facts
+        self._ordinal = ordinal
+        self.texts: list[str] = []
+        self.logprobs: list[TextLogprob] = []
+
+    def part(self) -> dict[str, Any]:
+        return text_part("".join(self.texts), self.logprobs)
+
+    def item(self, status: ItemStatus, *, is_empty: bool = False) -> dict[str, Any]:
+        return message_item(self._facts, self._ordinal, status, [] if is_empty else [self.part()])
+
+
+class _Call:
+    """A call, as far as it was written."""
+
+    def __init__(self, output_index: int, begun: CallBegun) -> None:
+        self.output_index = output_index
+        self.begun = begun
+        self.item_id = f"fc_{begun.call_id}"
+        self.arguments: list[str] = []
+
+    def item(self, status: ItemStatus, *, is_empty: bool = False) -> dict[str, Any]:
+        arguments = "" if is_empty else "".join(self.arguments)
+        return call_item(self.begun.call_id, self.begun.name, arguments, status)

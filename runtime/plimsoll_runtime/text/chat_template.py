@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 
 from plimsoll_runtime.text.errors import TemplateError
 from plimsoll_runtime.text.render_meter import RenderLimitExceeded, RenderMeter
@@ -57,9 +57,11 @@ class ChatTemplate:
         try:
             with self._sandbox.metered(RenderMeter(len(source), clock)):
                 self._template = self._sandbox.from_string(source)
-                self.literal_text = _literal_text(self._sandbox, source)
+                tree = self._sandbox.parse(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateError(f"the chat template cannot be compiled: {_reason(error)}") from error
+        self.literal_text = _literal_text(tree)
+        self.takes_tools = "tools" in meta.find_undeclared_variables(tree)
 
     def render(
         self,
@@ -99,9 +101,8 @@ def _reason(error: BaseException) -> str:
     return sentence if len(sentence) <= _LONGEST_REASON else f"{sentence[:_LONGEST_REASON]}..."
 
 
-def _literal_text(sandbox: TemplateSandbox, source: str) -> str:
+def _literal_text(tree: nodes.Template) -> str:
     """All text that the template itself can write, its pieces kept apart by NUL."""
-    tree = sandbox.parse(source)
     texts = [node.data for node in tree.find_all(nodes.TemplateData)]
     texts += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
     return "\0".join(texts)

@@ -7,13 +7,13 @@ prompt come from the template alone; where the tokenizer begins texts with BOS, 
 Tokenizing may take seconds for megabytes of text: call from a worker thread, not from the event loop.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from plimsoll_runtime.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt, Tool
 from plimsoll_runtime.text.chat_template import ChatTemplate, RenderFailure
 from plimsoll_runtime.text.control_tokens import ControlTokenGuard
 from plimsoll_runtime.text.conversation import Message, arrangements, plain_messages, system_texts
@@ -106,7 +106,10 @@ class ModelText:
         if reserved:
             param = f"{_TEMPLATE_ARGUMENTS_PARAM}.{reserved[0]}"
             return Refusal("unsupported_parameter", f"{param} is given by the server and cannot be set.", param)
-        chat = self._guard.mark(prompt.messages, prompt.template_arguments)
+        if prompt.tools and not template.takes_tools:
+            sentence = "This model's chat template has no place for tools: leave them out, or use a model that has one."
+            return Refusal("unsupported_parameter", sentence, "tools")
+        chat = self._guard.mark(prompt.messages, {**prompt.template_arguments, **_shown_tools(prompt.tools)})
         messages = plain_messages(chat.messages, knows_developer="developer" in template.literal_text)
         rendered = _render(template, messages, chat.arguments)
         if isinstance(rendered, RenderFailure):
@@ -133,6 +136,22 @@ class ModelText:
         wrong = next(token_id for token_id in ids if not 0 <= token_id <= last)
         sentence = f"{prompt_param} has the token id {wrong}: the model's tokens are 0 to {last}."
         return Refusal("invalid_value", sentence, prompt_param)
+
+
+def _shown_tools(tools: Sequence[Tool]) -> dict[str, Any]:
+    """What the template is told of the tools, in the shape that `transformers` gives them."""
+    shown = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                **({} if tool.description is None else {"description": tool.description}),
+                "parameters": tool.parameters,
+            },
+        }
+        for tool in tools
+    ]
+    return {"tools": shown} if shown else {}
 
 
 def load_from_folder(folder: Path, vocab_size: int | None = None) -> ModelText:

@@ -11,7 +11,7 @@ text does not stop other threads. All views share one model in memory.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import tokenizers
 from tokenizers import AddedToken, normalizers
@@ -62,6 +62,11 @@ class Tokenizer:
         """Texts of the control tokens: what a client may type but must never say."""
         pieces = (self._library.id_to_token(token_id) for token_id in self._control_ids)
         return frozenset(piece for piece in pieces if piece)
+
+    def control_ids(self, texts: Iterable[str]) -> frozenset[int]:
+        """The control tokens among `texts`."""
+        ids = (self._library.token_to_id(text) for text in texts)
+        return frozenset(token_id for token_id in ids if token_id is not None) & self._control_ids
 
     @property
     def added_texts(self) -> frozenset[str]:

@@ -14,6 +14,8 @@ from plimsoll_runtime.text.tool_calls.reader import SPACE, EndOfTextError, Malfo
 MAX_DEPTH: Final = 100
 """Levels of lists and objects in the arguments of a call."""
 
+_SURROGATES: Final = range(0xD800, 0xE000)
+_SECOND_SURROGATE: Final = 0xDC00
 _DIGITS: Final = frozenset("0123456789")
 _LITERALS: Final = {"t": "true", "f": "false", "n": "null"}
 _Say = Callable[[str], None]
@@ -68,8 +70,23 @@ class JsonText:
             if character == '"':
                 return
             if character == "\\" and (yield from self._one_of('"\\/bfnrtu')) == "u":
-                for _ in range(4):
-                    yield from self._one_of("0123456789abcdefABCDEF")
+                yield from self._code()
+
+    def _code(self) -> Steps[None]:
+        """The digits of an escape; a surrogate must be the first of a pair, since alone it is no character."""
+        if (first := (yield from self._digits_of_code())) not in _SURROGATES:
+            return
+        yield from self._one_of("\\")
+        yield from self._one_of("u")
+        second = yield from self._digits_of_code()
+        if first >= _SECOND_SURROGATE or second not in _SURROGATES or second < _SECOND_SURROGATE:
+            raise MalformedError
+
+    def _digits_of_code(self) -> Steps[int]:
+        code = 0
+        for _ in range(4):
+            code = code * 16 + int((yield from self._one_of("0123456789abcdefABCDEF")), 16)
+        return code
 
     def _list(self, depth: int) -> Steps[None]:
         yield from self._one_of("[")
