@@ -20,6 +20,8 @@ from doubles.server import MODEL, ScriptedServer, scripted_server, wait_until
 from plimsoll_runtime.contract import endpoints
 from plimsoll_runtime.routes.app import DIALECTS
 from routes.four_routes import ASK
+from routes.tool_dialects import TOOL_DIALECTS
+from routes.tool_server import ToolServer, tool_server
 
 CONTEXT, DEFAULT, LIMIT = 64, 12, 24
 PROMPT = "x" * 11
@@ -182,6 +184,38 @@ def test_a_list_of_prompts_shows_the_sum_and_the_smallest_grant(servers: dict[st
     assert answer.headers[endpoints.HEADER_FINISH_DETAIL] == "context"
     refused = servers["open"].client.post(endpoints.COMPLETIONS, json={**body, "prompt": ["x" * 11, "x" * CONTEXT]})
     assert (refused.status_code, refused.headers[endpoints.HEADER_PROMPT_TOKENS]) == (400, str(CONTEXT))
+
+
+@pytest.fixture(scope="module")
+def with_tools() -> Iterator[dict[str, ToolServer]]:
+    """A server that reads tool calls, and one that does not."""
+    with tool_server() as reading, tool_server(tool_call_parser="none") as deaf:
+        yield {"hermes": reading, "none": deaf}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("route", endpoints.GENERATION_ROUTES)
+@pytest.mark.parametrize("parser", ["hermes", "none"])
+def test_tools_are_called_or_refused_by_name(
+    with_tools: dict[str, ToolServer], parser: str, route: str, stream: bool
+) -> None:
+    """B70 to B81: a call is the same on every route that has tools, and never text where nothing reads it."""
+    scene = with_tools[parser]
+    row = scene.row("B72 three calls with text before and between")
+    if parser == "none" or route == endpoints.COMPLETIONS:
+        tools = TOOL_DIALECTS.get(route, TOOL_DIALECTS[endpoints.CHAT_COMPLETIONS]).tools(scene.tools)
+        body = {"model": MODEL, "stream": stream, **ASK[route].body(f"ask {row};"), "tools": tools}
+        answer = scene.server.client.post(route, json=body)
+        assert answer.status_code == 400
+        assert "tools" in answer.json()["error"]["message"]
+        return
+    dialect = TOOL_DIALECTS[route]
+    fields = {"tools": dialect.tools(scene.tools), dialect.limit: 512}
+    heard = dialect.ask(scene.server.url, f"ask {row};", stream, fields)
+    assert (heard.content, heard.reason) == (scene.rows[row]["content"], dialect.called)
+    assert [(name, json.loads(text)) for _, name, text in heard.calls] == [
+        (name, json.loads(text)) for name, text in scene.rows[row]["calls"]
+    ]
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "kvCache.maxTokens": (640, 640),
     "kvCache.prefixCaching": (False, False),
     "sampling.defaults": ("Neutral", "neutral"),
+    "parsers.toolCalls": ("Qwen3_Coder", "qwen3_coder"),
     "drainSeconds": (5, 5.0),
 }
 

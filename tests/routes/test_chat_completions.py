@@ -272,9 +272,6 @@ def test_an_own_answer_can_be_sent_back() -> None:
 
 
 UNSUPPORTED = [
-    ("tools", [{"type": "function", "function": {"name": "f"}}]),
-    ("tool_choice", "required"),
-    ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("functions", [{"name": "f"}]),
     ("response_format", {"type": "json_object"}),
     ("response_format", {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}),

@@ -217,9 +217,6 @@ def test_late_system_messages_keep_their_place() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tool_choice": {"type": ["any"]}}, "tool_choice"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
         ({"container": "c"}, "container"),
         ({"service_tier": "priority"}, "service_tier"),

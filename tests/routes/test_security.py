@@ -314,7 +314,7 @@ def _provoked(server: ScriptedServer, situation: str, route: str, *, stream: boo
         "limit-too-small": {"LIMIT": 0},
         "limit-too-large": {"LIMIT": 40},
         "bad-type": {"temperature": "hot"},
-        "unsupported": {"tools": [{"type": "function"}]},
+        "unsupported": {"tools": [{"type": "function", "name": "f", "function": {"name": "f"}}]},
         "unknown-model": {"model": "other"},
     }
     return ask(server.client, route, fields.get(situation), stream=stream)
