@@ -18,7 +18,7 @@ export PIP_FIND_LINKS := $(strip $(PIP_FIND_LINKS) $(realpath ../shared/wheels))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help venv native demo serve test lint typecheck verify bench bench-cpu bench-fairness clean
+.PHONY: help venv native demo serve test lint typecheck verify bench bench-cpu bench-fairness bfcl clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench-cpu: $(INSTALLED) ## Compare with llama.cpp's own programs (LLAMA_CPP_BIN)
 
 bench-fairness: $(INSTALLED) ## Replay the first report's case by a virtual clock and with SmolLM2; FLAGS="--part replay" needs seconds
 	$(BIN)/python benchmarks/fairness.py $(FLAGS)
+
+bfcl: $(INSTALLED) ## Let bfcl-eval score a model that calls rightly: BFCL_PYTHON=..., tests/clients/bfcl.py says how to get it
+	$(BIN)/python tests/clients/bfcl.py $(BFCL_PYTHON) $(FLAGS)
 
 include e2e/cluster.mk
 

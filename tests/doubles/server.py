@@ -236,7 +236,7 @@ def scripted_model(
     tokenizer = vocabulary.tokenizer()
     tokens = config.running_slots * config.context_length if kv_cache_tokens is None else kv_cache_tokens
     num_pages = -(-tokens // page_size)
-    default = config.max_output_default
+    default, served_name = config.max_output_default, config.served_model_name
     limits = Limits(
         context_length=config.context_length,
         max_output_default=DEFAULT_MAX_OUTPUT_TOKENS if default is None else default,
@@ -245,7 +245,12 @@ def scripted_model(
     )
     loaded = LoadedModel(
         text=ModelText(tokenizer, ChatTemplate(template, None, None)),
-        facts=ServedModel(MODEL, vocabulary.size, tokenizer.eos_token_ids, dict(generation_defaults or {})),
+        facts=ServedModel(
+            MODEL if served_name is None else served_name,
+            vocabulary.size,
+            tokenizer.eos_token_ids,
+            dict(generation_defaults or {}),
+        ),
         limits=limits,
         plan=CapacityPlan(
             context_length=config.context_length,

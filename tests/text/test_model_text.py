@@ -1,12 +1,14 @@
 """From a prompt to token ids: what is refused, what a template gets, and what a client cannot forge."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from plimsoll_runtime.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt, Tool
 from plimsoll_runtime.text.errors import TemplateError
 from plimsoll_runtime.text.model_text import RESERVED_ARGUMENTS, AtLeast, ModelText, load_from_folder, load_from_gguf
 from text.folders import (
@@ -325,3 +327,61 @@ def test_words_of_answers_are_text_when_others_type_them(tmp_path: Path) -> None
     answered = text.encode_prompt(chat(USER, thought), "messages")
     assert isinstance(answered, list)
     assert think[0] in answered
+
+
+SHOWS_TOOLS = "{% for tool in tools or [] %}{{ tool.function.name }}: {{ tool.function.description }};{% endfor %}"
+NINE_ONLY = (
+    "{% for message in messages %}{% for call in message.tool_calls or [] %}"
+    "{% if call.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}<{{ call.id }}>"
+    "{% endfor %}{% if message.tool_call_id %}({{ message.tool_call_id }}){% endif %}{% endfor %}"
+)
+
+
+def with_tool(*messages: dict[str, Any], description: str = "what it does") -> ChatPrompt:
+    return ChatPrompt(messages, {}, (Tool("f", description, {"type": "object"}),))
+
+
+def test_tools_reach_a_template_that_has_a_place_for_them() -> None:
+    assert prompt_of(text_with(SHOWS_TOOLS), with_tool(USER)) == "f: what it does;"
+    refusal = text_with("{{ messages[0].content }}").encode_prompt(with_tool(USER), "messages")
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.param) == ("unsupported_parameter", "tools")
+
+
+def test_control_tokens_in_a_tool_stay_text() -> None:
+    text = text_with(SHOWS_TOOLS)
+    typed = f"say {CONTROL[0]} now"
+    ids = text.encode_prompt(with_tool(USER, description=typed), "messages")
+    assert isinstance(ids, list)
+    assert prompt_of(text, with_tool(USER, description=typed)) == f"f: {typed};"
+    assert not any(text.tokenizer.is_special(token_id) for token_id in ids)
+
+
+def test_a_template_of_its_own_for_tools_is_used_for_them_alone() -> None:
+    text = load_from_gguf(tiny_byte_level() | {KEY: "plain", f"{KEY}.tool_use": SHOWS_TOOLS})
+    assert prompt_of(text, chat(USER)) == "plain"
+    assert prompt_of(text, with_tool(USER)) == "f: what it does;"
+
+
+def test_a_folder_may_keep_a_template_for_tools(tmp_path: Path) -> None:
+    """Hermes 2 Pro keeps both in a list, `save_pretrained` writes the second into a folder of its own."""
+    save_folder(tmp_path, "unused")
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": SHOWS_TOOLS}]
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": named}))
+    assert prompt_of(load_from_folder(tmp_path), with_tool(USER)) == "f: what it does;"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("other {{ tools[0].function.name }}")
+    assert prompt_of(load_from_folder(tmp_path), with_tool(USER)) == "other f"
+    assert prompt_of(load_from_folder(tmp_path), chat(USER)) == "plain"
+
+
+def test_ids_of_calls_fit_a_template_that_wants_nine_characters() -> None:
+    """Mistral's templates refuse every other id, so the answer to one of our own calls could not be sent back."""
+    call = {"id": "call_0123456789abcdef", "type": "function", "function": {"name": "f", "arguments": {}}}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "x"}
+    shown = prompt_of(text_with(NINE_ONLY), chat(USER, said("assistant", None, tool_calls=[call]), result))
+    assert re.fullmatch(r"<([0-9a-f]{9})>\(\1\)", shown)
+    kept = prompt_of(text_with(NINE_ONLY.replace("!= 9", "< 0")), chat(said("assistant", None, tool_calls=[call])))
+    assert kept == f"<{call['id']}>"

@@ -9,10 +9,13 @@ Owns the rules, which are the same on every route:
 - System messages stand where the client put them. Where the template refuses that, or leaves their text out, they are
   joined in order into one system message at the beginning; where it refuses that too, neighbouring messages of one
   role are joined; and where it knows no system messages, their text begins the first user message.
+- Ids of tool calls stay what they are. Where no arrangement renders with them (Mistral's templates want nine letters
+  and digits), each is replaced by nine that are made of it, the same for a call and its result.
 
 In: `ChatPrompt.messages`. Out: lists of plain messages, best first. It does not know templates or tokens.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -43,6 +46,12 @@ def plain_messages(messages: Sequence[Mapping[str, Any]], knows_developer: bool)
 
 def arrangements(messages: list[Message]) -> Iterator[list[Message]]:
     """The messages as they came, then as a stricter template may take them; without repetitions."""
+    yield from _with_places_changed(messages)
+    if any("tool_calls" in message or "tool_call_id" in message for message in messages):
+        yield from _with_places_changed([_with_short_ids(message) for message in messages])
+
+
+def _with_places_changed(messages: list[Message]) -> Iterator[list[Message]]:
     system, others = _joined_system(messages)
     tried: list[list[Message]] = []
     for arrangement in (
@@ -79,6 +88,19 @@ def _printable_call(call: Mapping[str, Any]) -> Message:
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
         return dict(call)
     return {**call, "function": {**function, "arguments": Arguments(function["arguments"])}}
+
+
+def _with_short_ids(message: Message) -> Message:
+    changed = dict(message)
+    if "tool_calls" in message:
+        changed["tool_calls"] = [{**call, "id": _short_id(call.get("id"))} for call in message["tool_calls"]]
+    if "tool_call_id" in message:
+        changed["tool_call_id"] = _short_id(message["tool_call_id"])
+    return changed
+
+
+def _short_id(call_id: object) -> str:
+    return hashlib.sha256(str(call_id).encode()).hexdigest()[:9]
 
 
 def _joined_system(messages: list[Message]) -> tuple[list[Message], list[Message]]:

@@ -20,7 +20,12 @@ from plimsoll_runtime.text.conversation import Message, arrangements, plain_mess
 from plimsoll_runtime.text.errors import TemplateError
 from plimsoll_runtime.text.gguf_vocabulary import tokenizer_from_gguf
 from plimsoll_runtime.text.tokenizer import Tokenizer
-from plimsoll_runtime.text.tokenizer_folder import template_source_from_folder, tokenizer_from_folder
+from plimsoll_runtime.text.tokenizer_folder import (
+    TOOL_TEMPLATE,
+    template_source_from_folder,
+    tokenizer_from_folder,
+    tool_template_source_from_folder,
+)
 
 _RESERVED_WORDS = """
     messages tools tool_choice documents conversation conversations chat_template tokenize add_generation_prompt
@@ -43,13 +48,24 @@ class AtLeast:
 class ModelText:
     """One model's text. Safe to use from several threads at once."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab_size: int | None = None) -> None:
-        """`template` None: the model has none, and chat prompts are refused. `vocab_size`: rows of the embedding."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        vocab_size: int | None = None,
+        tool_template: ChatTemplate | None = None,
+    ) -> None:
+        """`template` None: the model has none, and chat prompts are refused. `vocab_size`: rows of the embedding.
+
+        `tool_template` renders chats with tools, where it is not the same template.
+        """
         self.tokenizer = tokenizer
         rows = tokenizer.num_tokens if vocab_size is None else vocab_size
         self.num_usable_tokens = min(tokenizer.num_tokens, rows)
         self.template = template
-        literal_text = template.literal_text if template is not None else ""
+        self._tool_template = template if tool_template is None else tool_template
+        templates = [each for each in (template, tool_template) if each is not None]
+        literal_text = "\0".join(each.literal_text for each in templates)
         written = (text for text in tokenizer.added_texts - tokenizer.control_texts if text in literal_text)
         # A run of spaces or line ends is written by every template and means nothing.
         self._guard = ControlTokenGuard(tokenizer.control_texts, [text for text in written if text.strip()])
@@ -96,7 +112,7 @@ class ModelText:
     def _encode_chat(
         self, prompt: ChatPrompt, prompt_param: str, most_tokens: int | None
     ) -> list[int] | AtLeast | Refusal:
-        template = self.template
+        template = self._tool_template if prompt.tools else self.template
         if template is None:
             sentence = "This model has no chat template: use /v1/completions, or a model whose files carry one."
             return Refusal("template_error", sentence, prompt_param)
@@ -157,17 +173,20 @@ def _shown_tools(tools: Sequence[Tool]) -> dict[str, Any]:
 def load_from_folder(folder: Path, vocab_size: int | None = None) -> ModelText:
     """The text of a model folder in the Hugging Face layout. Raises TokenizerError or TemplateError."""
     tokenizer = tokenizer_from_folder(folder)
-    return ModelText(tokenizer, _template(tokenizer, template_source_from_folder(folder)), vocab_size)
+    template = _template(tokenizer, template_source_from_folder(folder))
+    tool_template = _template(tokenizer, tool_template_source_from_folder(folder))
+    return ModelText(tokenizer, template, vocab_size, tool_template)
 
 
 def load_from_gguf(metadata: Mapping[str, Any], vocab_size: int | None = None) -> ModelText:
     """The text of a GGUF file, from its metadata with arrays as lists. Raises TokenizerError or TemplateError."""
     tokenizer = tokenizer_from_gguf(metadata)
     key = "tokenizer.chat_template"
-    source = metadata.get(key, metadata.get(f"{key}.default"))
-    if source is not None and not isinstance(source, str):
+    sources = [metadata.get(key, metadata.get(f"{key}.default")), metadata.get(f"{key}.{TOOL_TEMPLATE}")]
+    if any(source is not None and not isinstance(source, str) for source in sources):
         raise TemplateError(f"{key} is not a text: the file is broken")
-    return ModelText(tokenizer, _template(tokenizer, source), vocab_size)
+    template, tool_template = (_template(tokenizer, source) for source in sources)
+    return ModelText(tokenizer, template, vocab_size, tool_template)
 
 
 def _template(tokenizer: Tokenizer, source: str | None) -> ChatTemplate | None:

@@ -23,6 +23,9 @@ from plimsoll_runtime.text.token_bytes import (
 )
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
+TOOL_TEMPLATE = "tool_use"
+"""What `transformers` calls the template for chats with tools, where there are several."""
+
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SPELLING_STEPS = frozenset({"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"})
 
@@ -50,13 +53,27 @@ def template_source_from_folder(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
+    return next(_templates(folder, "default"), None)
+
+
+def tool_template_source_from_folder(folder: Path) -> str | None:
+    """The template that the folder keeps for chats with tools beside its default one; None where one serves both."""
+    path = folder / "additional_chat_templates" / f"{TOOL_TEMPLATE}.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    return next(_templates(folder, TOOL_TEMPLATE, alone=False), None)
+
+
+def _templates(folder: Path, wanted: str, *, alone: bool = True) -> Iterator[str]:
+    """Templates of this name; `alone`: also one that stands without a name."""
     for name in ("tokenizer_config.json", "chat_template.json"):
         template = _read(folder, name).get("chat_template")
         if isinstance(template, list):
-            template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
+            template = {entry.get("name"): entry.get("template") for entry in template}.get(wanted)
+        elif not alone:
+            continue
         if isinstance(template, str):
-            return template
-    return None
+            yield template
 
 
 def _special_tokens(folder: Path, library: tokenizers.Tokenizer) -> SpecialTokens:
