@@ -341,3 +341,13 @@ def test_every_token_has_its_log_probability(hermes: ToolServer) -> None:
     chunks = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
     streamed = [entry for chunk in chunks for entry in (chunk["choices"][0]["logprobs"] or {}).get("content", [])]
     assert streamed == whole
+
+
+def test_each_choice_has_its_own_calls(hermes: ToolServer) -> None:
+    row = hermes.row("B72 three calls with text before and between")
+    tools = TOOL_DIALECTS[endpoints.CHAT_COMPLETIONS].tools(hermes.tools)
+    body = {"messages": [{"role": "user", "content": f"ask {row};"}], "tools": tools, "n": 3}
+    choices = posted(hermes, endpoints.CHAT_COMPLETIONS, **body).json()["choices"]
+    calls = [call for choice in choices for call in choice["message"]["tool_calls"]]
+    assert [call["function"]["name"] for call in calls] == ["f", "get_weather", "f"] * 3
+    assert len({call["id"] for call in calls}) == 9
