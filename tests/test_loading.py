@@ -8,9 +8,10 @@ import torch
 from kernels.conftest import native_library
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.last_words import StartError
-from plimsoll_runtime.engine.kv_cache import allocate_kv_cache
+from plimsoll_runtime.engine.kv_cache import allocate_cache
 from plimsoll_runtime.kernels.native_library import GENERIC
 from plimsoll_runtime.loading import LoadedModel, load_model
+from plimsoll_runtime.models.attention import LayerCache
 
 __all__ = ["native_library"]
 
@@ -61,11 +62,12 @@ def _load(dtype: str, monkeypatch: pytest.MonkeyPatch) -> tuple[LoadedModel, tor
     """SmolLM2 on the CPU, and the type of its keys and values."""
     caches = []
 
-    def allocate(**sizes: Any) -> Any:
-        caches.append(allocate_kv_cache(**sizes))
+    def allocate(*shape: Any, **sizes: Any) -> Any:
+        caches.append(allocate_cache(*shape, **sizes))
         return caches[-1]
 
-    monkeypatch.setattr("plimsoll_runtime.loading.allocate_kv_cache", allocate)
+    monkeypatch.setattr("plimsoll_runtime.loading.allocate_cache", allocate)
     settings: dict[str, Any] = {"model": SMOLLM2, "device": "cpu", "dtype": dtype, "context_length": 64}
     loaded = load_model(RuntimeConfig(**settings), lambda done, total: None)
-    return loaded, caches[0][0].keys.dtype
+    [dtype_found] = {layer.keys.dtype for layer in caches[0] if isinstance(layer, LayerCache)}
+    return loaded, dtype_found

@@ -31,7 +31,7 @@ from plimsoll_runtime.engine.capacity import (
 from plimsoll_runtime.engine.host_cores import usable_cores
 from plimsoll_runtime.engine.host_kv import HostKV, KVStore
 from plimsoll_runtime.engine.host_memory import available_bytes
-from plimsoll_runtime.engine.kv_cache import allocate_kv_cache, kv_bytes_per_token
+from plimsoll_runtime.engine.kv_cache import allocate_cache, kv_bytes_per_token, state_bytes
 from plimsoll_runtime.engine.runner import ModelRunner, Runner
 from plimsoll_runtime.engine.settings import (
     DEFAULT_PAGE_SIZE,
@@ -42,6 +42,7 @@ from plimsoll_runtime.engine.settings import (
     step_budget_tokens,
 )
 from plimsoll_runtime.kernels.native_library import KernelChoice, choose_kernels
+from plimsoll_runtime.models.architecture import GatedDelta
 from plimsoll_runtime.models.decoder import Progress, load_decoder
 from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, NativeDecoder, fits_library
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
@@ -84,7 +85,6 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     device, dtype = _device(config), _dtype(config)
     torch.set_num_threads(usable_cores())
     checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
-    _refuse_states(checkpoint)
     kernels = _choose_kernels(config, device, checkpoint)
     text = _load_text(checkpoint)
     computes_natively = kernels.native is not None and fits_library(
@@ -95,13 +95,11 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     limits = _limits(config, plan)
     decoder = load_decoder(checkpoint, device, dtype, progress, kernels.native)
     model = NativeDecoder(decoder, kernels.native) if computes_natively and kernels.native is not None else decoder
-    architecture = checkpoint.architecture
-    cache = allocate_kv_cache(
-        num_layers=architecture.num_layers,
-        num_kv_heads=architecture.num_kv_heads,
-        head_dim=architecture.head_dim,
+    cache = allocate_cache(
+        checkpoint.architecture,
         num_pages=plan.num_pages,
         page_size=plan.page_size,
+        num_states=plan.facts.num_states,
         dtype=cache_dtype,
         device=device,
     )
@@ -124,21 +122,14 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
             prefix_caching=config.prefix_caching,
             schedule=make_schedule(config, limits.max_output_default),
             host_pages=plan.host_pages,
+            num_states=plan.facts.num_states,
+            state_pages=plan.state_pages,
             detects_runaways=config.runaway != "off",
         ),
         runner=ModelRunner(model, cache, plan.page_size, device),
         host=HostKV(cache, plan.page_size),
         kernels=kernels.facts(whole_layers=computes_natively),
     )
-
-
-def _refuse_states(checkpoint: Checkpoint) -> None:
-    """The engine does not keep states yet; the decoder computes such a model where its caller does."""
-    if checkpoint.architecture.delta_layers:
-        raise StartError(
-            f"model_type {checkpoint.architecture.family} keeps a recurrent state, which cannot be served yet: "
-            f"serve another model with {field_names('model')}"
-        )
 
 
 def _choose_kernels(config: RuntimeConfig, device: torch.device, checkpoint: Checkpoint) -> KernelChoice:
@@ -178,16 +169,18 @@ def _plan(
             logit_rows=LOGITS_ROWS,
             hidden_size=architecture.hidden_size,
             feed_forward_size=architecture.feed_forward_size,
-            query_size=architecture.num_heads * architecture.head_dim,
+            query_size=architecture.query_size * (2 if architecture.gated_attention else 1),
+            delta_size=max(map(_delta_size, architecture.delta_layers), default=0),
             vocab_size=architecture.vocab_size,
         ),
         kv_bytes_per_token=kv_bytes_per_token(
-            num_layers=architecture.num_layers,
+            num_layers=len(architecture.attention_layers),
             num_kv_heads=architecture.num_kv_heads,
             head_dim=architecture.head_dim,
             element_bytes=cache_dtype.itemsize,
         ),
         host_bytes=None if device.type == "cpu" else available_bytes(torch.device("cpu")),
+        state_bytes=state_bytes(architecture, cache_dtype.itemsize),
     )
     return plan_capacity(
         facts,
@@ -198,6 +191,12 @@ def _plan(
         kv_cache_tokens=config.kv_cache_tokens,
         paused_kv_bytes=config.paused_kv,
     )
+
+
+def _delta_size(layer: GatedDelta) -> int:
+    """Numbers per token: what the convolution reads, adds up and gives, then queries and keys for every value head with
+    their scaled copies, the values, what comes out of them, and the gate."""
+    return 3 * layer.conv_size + layer.num_value_heads * (4 * layer.key_dim + 6 * layer.value_dim)
 
 
 def _device(config: RuntimeConfig) -> torch.device:

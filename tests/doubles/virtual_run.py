@@ -7,7 +7,7 @@ from typing import Any
 
 from doubles.admitted_requests import admitted
 from plimsoll_runtime.admitted import AdmittedRequest
-from plimsoll_runtime.engine.batch import Batch, Chunk, Move
+from plimsoll_runtime.engine.batch import Batch, Chunk, Move, StateCopy
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.sequence import Sequence, split_request
 from plimsoll_runtime.engine.settings import EngineSettings, Schedule
@@ -68,7 +68,10 @@ class VirtualRun:
         """One step: plan, move, compute, sample."""
         batch = self.scheduler.plan(self.now)
         for move in batch.moves:
-            self._move(move)
+            if isinstance(move, StateCopy):
+                assert move.source != move.target
+            else:
+                self._move(move)
         if self.checks_pages:
             self.scheduler.check_integrity()
         has_free_slot = len(self.scheduler.running) < self.settings.running_slots

@@ -21,14 +21,14 @@ SCHEDULE = Schedule(thresholds=(4,), weights=(7, 1), quantum_tokens=3, max_wait_
 class BrokenHost(HostKV):
     """A host that has no memory left."""
 
-    def take(self, owner: Any, pages: Any) -> None:
+    def take(self, owner: Any, pages: Any, state_slot: int | None) -> None:
         raise HostKVFullError("no memory")
 
 
 def make_run(host_type: type[HostKV] = HostKV, **values: Any) -> EngineRun:
     """A decoder whose next token depends on all that it reads back, on pages for little more than one context."""
     values = {"num_pages": 24, "host_pages": 100, "running_slots": 1, "schedule": SCHEDULE, **values}
-    cache = float_cache(values["num_pages"], 2)
+    cache = float_cache(values["num_pages"], 2, num_states=values.get("num_states", 0))
     runner = ModelRunner(PagedMemory(VOCAB_SIZE), cache, 2, "cpu")
     return EngineRun(runner=runner, host=host_type(cache, 2), context_length=CONTEXT, **values)
 

@@ -12,7 +12,8 @@ from plimsoll_runtime.engine.runner import ModelRunner
 from plimsoll_runtime.engine.sequence import Sequence as Stream
 from plimsoll_runtime.engine.sequence import split_request
 from plimsoll_runtime.engine.settings import EngineSettings
-from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SequenceSpan
+from plimsoll_runtime.models.attention import AttentionBatch, SequenceSpan
+from plimsoll_runtime.models.decoder import AnyCache
 
 
 class Recorder:
@@ -23,7 +24,7 @@ class Recorder:
         token_ids_T: torch.Tensor,
         positions_T: torch.Tensor,
         attention: AttentionBatch,
-        cache: Sequence[LayerCache],
+        cache: Sequence[AnyCache],
     ) -> torch.Tensor:
         self.token_ids, self.positions, self.attention = token_ids_T.tolist(), positions_T.tolist(), attention
         return torch.arange(len(token_ids_T))[:, None]

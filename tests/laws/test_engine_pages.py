@@ -13,7 +13,9 @@ from doubles.admitted_requests import admitted
 from doubles.engine_runs import VOCAB_SIZE, EngineRun
 from doubles.kv_caches import float_cache
 from doubles.paged_memory import PagedMemory, continuation
+from plimsoll_runtime.engine.host_kv import HostKV
 from plimsoll_runtime.engine.runner import ModelRunner
+from plimsoll_runtime.engine.settings import Schedule
 
 CONTEXT = 24
 BEGINNINGS = st.sampled_from([[], [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 9, 4, 5, 6]])
@@ -35,15 +37,31 @@ ENGINES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "step_tokens": st.integers(1, 30),
         "headroom_tokens": st.integers(0, 4),
         "prefix_caching": st.booleans(),
+        "spare_states": st.sampled_from([None, None, 0, 1, 3, 20]),
+        "host_pages": st.sampled_from([0, 4, 12, 100]),
+        "state_pages": st.integers(0, 3),
+        "quantum_tokens": st.sampled_from([None, 1, 3]),
     }
 )
 
 
-def make_run(page_size: int, spare_pages: int, **values: Any) -> EngineRun:
+def make_run(
+    page_size: int,
+    spare_pages: int,
+    spare_states: int | None = None,
+    quantum_tokens: int | None = None,
+    **values: Any,
+) -> EngineRun:
+    """`spare_states`: beyond one for each slot; None for a decoder that keeps none. A quantum makes sequences pause."""
     num_pages = -(-CONTEXT // page_size) + spare_pages
-    cache = float_cache(num_pages, page_size)
+    num_states = 0 if spare_states is None else values["running_slots"] + spare_states
+    cache = float_cache(num_pages, page_size, num_states=num_states)
     runner = ModelRunner(PagedMemory(VOCAB_SIZE), cache, page_size, "cpu")
-    return EngineRun(runner=runner, page_size=page_size, num_pages=num_pages, context_length=CONTEXT, **values)
+    schedule = (
+        Schedule(thresholds=(2,), weights=(2, 1), quantum_tokens=quantum_tokens) if quantum_tokens else Schedule()
+    )
+    values |= {"num_states": num_states, "schedule": schedule, "page_size": page_size, "num_pages": num_pages}
+    return EngineRun(runner=runner, host=HostKV(cache, page_size), context_length=CONTEXT, **values)
 
 
 @settings(max_examples=50, deadline=None)

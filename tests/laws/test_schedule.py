@@ -31,6 +31,8 @@ PLACES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "step_tokens": st.sampled_from([4, 9, 64]),
         "headroom_tokens": st.integers(0, 5),
         "prefix_caching": st.booleans(),
+        "num_states": st.sampled_from([0, 0, 4, 5, 9, AMPLE]),
+        "state_pages": st.integers(0, 3),
     }
 )
 

@@ -37,20 +37,29 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Keys and values of `sequence` leave `pages` for host memory, or come back into them."""
+    """Keys and values of `sequence` leave `pages` for host memory, or come back into them, and with them its state."""
 
     sequence: Sequence
     direction: Literal["out", "in"]
     pages: tuple[int, ...]
+    state_slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateCopy:
+    """What a state slot holds is copied to another: a checkpoint is made, or started from."""
+
+    source: int
+    target: int
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The chunks of one step, decoding sequences first. `moves` are made before it, in order: the pages that one move
-    leaves may be written by the next, or by the step."""
+    """The chunks of one step, decoding sequences first. `moves` are made before it, in order: the pages and slots that
+    one move leaves may be written by the next, or by the step."""
 
     chunks: tuple[Chunk, ...]
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Move | StateCopy, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -1,9 +1,10 @@
 """The memory plan: what fits, computed in integers before any weight is read.
 
-Owns the effective context length, the size of the KV pool, and the host memory of paused sequences (section 3, point
-10 of the design). In: bytes and tokens as they were measured and configured. Out: a `CapacityPlan`, or a
-`CapacityError` with one sentence that writes the sum out and names the setting. It knows no tensors. Invariants:
-weights + KV + transients <= available, and on a CPU what paused sequences may take is in that sum; the pool holds at
+Owns the effective context length, the size of the KV pool, the number of states where a model keeps such, and the host
+memory of paused sequences (section 3, point 10 of the design). In: bytes and tokens as they were measured and
+configured. Out: a `CapacityPlan`, or a `CapacityError` with one sentence that writes the sum out and names the setting.
+It knows no tensors. Invariants: weights + states + KV + transients <= available, and on a CPU what paused sequences may
+take is in that sum; there is a state for each running slot, where the model keeps states at all; the pool holds at
 least one context; a configured context is served as configured or not at all.
 """
 
@@ -13,6 +14,11 @@ from plimsoll_runtime.contract.config import field_names
 
 SMALLEST_CONTEXT = 2
 """One token of a prompt and one of an answer."""
+
+
+SPARE_STATES = 3
+"""For each running slot, as far as a quarter of the memory that is left allows: states of paused sequences, and
+checkpoints that a known beginning can start from. A configured context or cache goes before them."""
 
 
 class CapacityError(Exception):
@@ -31,15 +37,25 @@ class MemoryFacts:
     """Available to paused sequences besides. None: the host's memory is the device's, and all have to share it."""
     paused_bytes: int = 0
     """What was configured for paused sequences, where all share one memory."""
+    state_bytes: int = 0
+    """What one sequence's state takes, beside its keys and values; most models keep none."""
+    num_states: int = 0
 
     @property
     def kv_room_bytes(self) -> int:
         """What is left for the cache; below zero when not even the weights fit."""
-        return self.available_bytes - self.weight_bytes - self.transient_bytes - self.paused_bytes
+        claimed = self.weight_bytes + self.transient_bytes + self.paused_bytes + self.states_bytes
+        return self.available_bytes - claimed
+
+    @property
+    def states_bytes(self) -> int:
+        """All states together."""
+        return self.num_states * self.state_bytes
 
     def sum_in_words(self) -> str:
         """The sum as a sentence's subordinate part."""
         paused = f", paused_kv takes {self.paused_bytes:,}" if self.paused_bytes else ""
+        paused += f", {self.num_states:,} states take {self.states_bytes:,}" if self.num_states else ""
         return (
             f"of {self.available_bytes:,} bytes available, weights take {self.weight_bytes:,} and one step takes "
             f"{self.transient_bytes:,}{paused}, which leaves {max(self.kv_room_bytes, 0):,} for keys and values"
@@ -65,9 +81,15 @@ class CapacityPlan:
 
     @property
     def total_bytes(self) -> int:
-        """Weights, cache and transients, and what paused sequences take of the same memory."""
+        """Weights, cache, states and transients, and what paused sequences take of the same memory."""
         paused = self.host_kv_bytes if self.facts.host_bytes is None else 0
-        return self.facts.weight_bytes + self.kv_bytes + self.facts.transient_bytes + paused
+        facts = self.facts
+        return facts.weight_bytes + self.kv_bytes + facts.states_bytes + facts.transient_bytes + paused
+
+    @property
+    def state_pages(self) -> int:
+        """Pages of host memory that one state takes."""
+        return _pages(self.facts.state_bytes, self.page_size * self.facts.kv_bytes_per_token)
 
 
 def plan_capacity(
@@ -87,6 +109,8 @@ def plan_capacity(
     """
     page_bytes = facts.kv_bytes_per_token * page_size
     _check_window(context_length, model_window)
+    wanted_tokens = context_length if kv_cache_tokens is None else kv_cache_tokens
+    facts = _with_states(facts, running_slots, _pages(wanted_tokens or 0, page_size) * page_bytes)
     _check_weights(facts, max(facts.kv_room_bytes, 0) // page_bytes * page_size)
     _check_paused_kv(facts, paused_kv_bytes, page_bytes)
     if paused_kv_bytes is not None and facts.host_bytes is None:
@@ -120,14 +144,16 @@ def step_transient_bytes(
     query_size: int,
     vocab_size: int,
     context_tokens: int = 0,
+    delta_size: int = 0,
 ) -> int:
     """The most that one step holds at a time in float32, from the widths of a layer. `query_size` is heads x head_dim.
 
     Per token: the residual and its norm, queries with their rotated copy, keys, values and the attention's output, the
     two branches of the feed-forward with their product, and what it sees of `context_tokens` (a byte of mask and its
-    float). Per logit row: the row, and a copy in float64.
+    float). `delta_size` numbers are held besides in a layer that keeps states. Per logit row: the row, and a copy in
+    float64.
     """
-    per_token = 4 * (3 * hidden_size + 5 * query_size + 3 * feed_forward_size) + context_tokens * (1 + 4)
+    per_token = 4 * (3 * hidden_size + 5 * query_size + 3 * feed_forward_size + delta_size) + context_tokens * (1 + 4)
     return step_tokens * per_token + logit_rows * vocab_size * (4 + 8)
 
 
@@ -135,11 +161,23 @@ def _pages(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size)
 
 
+def _with_states(facts: MemoryFacts, running_slots: int, wanted_bytes: int) -> MemoryFacts:
+    """One state for each running slot, without which nothing runs, and spare ones from what is left beside the wanted
+    keys and values."""
+    if not facts.state_bytes:
+        return facts
+    least = replace(facts, num_states=running_slots)
+    left_bytes = max(least.kv_room_bytes - wanted_bytes, 0)
+    spare = min(SPARE_STATES * running_slots, left_bytes // 4 // facts.state_bytes)
+    return replace(facts, num_states=running_slots + spare)
+
+
 def _host_pages(facts: MemoryFacts, paused_kv_bytes: int | None, num_pages: int, page_bytes: int) -> int:
     if paused_kv_bytes is not None:
         return paused_kv_bytes // page_bytes
     left_bytes = facts.kv_room_bytes - num_pages * page_bytes if facts.host_bytes is None else facts.host_bytes
-    return min(left_bytes // 2 // page_bytes, 2 * num_pages)
+    state_pages = _pages(facts.states_bytes, page_bytes)
+    return min(left_bytes // 2 // page_bytes, 2 * (num_pages + state_pages))
 
 
 def _check_paused_kv(facts: MemoryFacts, paused_kv_bytes: int | None, page_bytes: int) -> None:
@@ -163,11 +201,12 @@ def _check_window(context_length: int | None, model_window: int) -> None:
 
 def _check_weights(facts: MemoryFacts, room_tokens: int) -> None:
     if facts.kv_room_bytes < 0 or room_tokens < SMALLEST_CONTEXT:
-        needed = facts.weight_bytes + facts.transient_bytes
+        needed = facts.weight_bytes + facts.transient_bytes + facts.states_bytes
+        states = f" + {facts.num_states:,} states {facts.states_bytes:,} bytes" if facts.num_states else ""
         raise CapacityError(
             f"the model does not fit into memory: weights {facts.weight_bytes:,} bytes + one step "
-            f"{facts.transient_bytes:,} bytes = {needed:,} bytes, and {facts.kv_bytes_per_token:,} bytes for each "
-            f"token of context, exceed the {facts.available_bytes:,} bytes available: raise the memory limit "
+            f"{facts.transient_bytes:,} bytes{states} = {needed:,} bytes, and {facts.kv_bytes_per_token:,} bytes for "
+            f"each token of context, exceed the {facts.available_bytes:,} bytes available: raise the memory limit "
             "(spec.resources.limits.memory), or serve a smaller model with --model (spec.model.source)"
         )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from plimsoll_runtime.admitted import AdmittedRequest
-from plimsoll_runtime.engine.batch import Batch, Chunk
+from plimsoll_runtime.engine.batch import Batch, Chunk, StateCopy
 from plimsoll_runtime.engine.host_kv import HostKVFullError, KVStore, NoKV
 from plimsoll_runtime.engine.load import EngineLoad, Meter, measure_load
 from plimsoll_runtime.engine.logprobs import token_logprobs
@@ -137,13 +137,16 @@ class Engine:
                 self._finish(sequence, "length", FinishDetail("deadline", sequence.output_tokens))
 
     def _make_moves(self, batch: Batch) -> None:
-        """In order, before anything of the step is written: the pages that one move leaves may be the next one's."""
+        """In order, before anything of the step is written: what one move leaves may be the next one's."""
         for move in batch.moves:
+            if isinstance(move, StateCopy):
+                self._host.copy_state(move.source, move.target)
+                continue
             if move.direction == "in":
-                self._host.give_back(move.sequence, move.pages)
+                self._host.give_back(move.sequence, move.pages, move.state_slot)
                 continue
             try:
-                self._host.take(move.sequence, move.pages)
+                self._host.take(move.sequence, move.pages, move.state_slot)
             except HostKVFullError:
                 self._scheduler.lose(move.sequence)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Items
 from hashlib import blake2b
 
 from plimsoll_runtime.engine.page_allocator import PageAllocator
+from plimsoll_runtime.engine.state_slots import StateSlots
 
 _DIGEST_BYTES = 16
 
@@ -31,10 +32,13 @@ class PageChain:
 
 
 class PrefixCache:
-    """Finds, keeps and evicts pages by digest, on top of the allocator's idle pages."""
+    """Finds, keeps and evicts pages by digest, on top of the allocator's idle pages.
 
-    def __init__(self, allocator: PageAllocator) -> None:
+    With `states`, a beginning is known only as far as the last page whose end has a checkpoint."""
+
+    def __init__(self, allocator: PageAllocator, states: StateSlots | None = None) -> None:
         self._allocator = allocator
+        self._states = states
         self._page_by_digest: dict[bytes, int] = {}
         self._digest_by_page: dict[int, bytes] = {}
 
@@ -46,7 +50,13 @@ class PrefixCache:
             if page is None:
                 break
             pages.append(page)
+        while pages and self._states is not None and not self._states.has_checkpoint(pages[-1]):
+            pages.pop()
         return pages
+
+    def page_of(self, digest: bytes) -> int | None:
+        """The page that is found under a digest."""
+        return self._page_by_digest.get(digest)
 
     def register(self, digest: bytes, page: int) -> None:
         """Keep a full page under its digest. A second page with the same content stays private."""
@@ -62,6 +72,8 @@ class PrefixCache:
         if digest is not None:
             del self._page_by_digest[digest]
             self._allocator.forget(page)
+            if self._states is not None:
+                self._states.forget(page)
 
     def make_room(self, count: int) -> bool:
         """Evict until `count` pages are free. False, and nothing evicted, when even all idle pages would not do."""

@@ -1,8 +1,8 @@
-"""Where the keys and values of a sequence are: on pages of the device, in host memory, or nowhere.
+"""Where the keys and values of a sequence are, and its state: on the device, in host memory, or nowhere.
 
-Owns page tables, the host's share of pages, and who loses pages when they are short. In: sequences that start, grow,
-come back or leave. Out: page tables, and the `Move`s that the engine makes before the step. It knows no turns, no
-bytes and no tensors; it counts the host's memory in pages.
+Owns page tables, state slots, the host's share of pages, and who loses pages when they are short. In: sequences that
+start, grow, come back or leave. Out: page tables and slots, and the moves that the engine makes before the step. It
+knows no turns, no bytes and no tensors; it counts the host's memory in pages, a state as `state_pages` of them.
 
     nothing --start--> on the device <--swap in-- in host memory
        ^                    |   \\----swap out-------->|
@@ -11,6 +11,10 @@ bytes and no tensors; it counts the host's memory in pages.
 A sequence that is swapped takes copies of all its pages along, shared ones too, and drops its references: what it
 shared stays with the others, or with the prefix cache, and nothing on the device waits for its return. It comes back
 onto pages of its own, with the numbers that it left with, so its next token is the one it would have had.
+
+A model that keeps states (state_slots.py) needs one slot besides, from start to eviction: whoever has pages has one. A
+slot that is short is made by evicting a paused one, as a page is; checkpoints go before that. They are taken where a
+chunk of the prompt ends at a page border, and while decoding every few pages, there the newest alone.
 
 Invariants: pages are leased as tokens need them; whoever is paused leases none. Idle cached pages go before anybody
 loses any. The oldest that runs loses nothing, and the pool holds a whole context: so it can always grow, ends, and the
@@ -22,11 +26,12 @@ turn of equals never does: whoever does not fit waits until one that runs ends, 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 
-from plimsoll_runtime.engine.batch import Move
+from plimsoll_runtime.engine.batch import Move, StateCopy
 from plimsoll_runtime.engine.page_allocator import PageAllocator
 from plimsoll_runtime.engine.prefix_cache import PrefixCache
 from plimsoll_runtime.engine.sequence import Sequence
-from plimsoll_runtime.engine.settings import EngineSettings
+from plimsoll_runtime.engine.settings import CHECKPOINT_PAGES, EngineSettings
+from plimsoll_runtime.engine.state_slots import StateSlots
 
 MANY_EVICTIONS = 3
 """Who was moved so often is moved only when nobody else can be."""
@@ -38,13 +43,14 @@ class Residency:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self.allocator = PageAllocator(settings.num_pages)
-        self.cache = PrefixCache(self.allocator)
+        self.states = StateSlots(settings.num_states)
+        self.cache = PrefixCache(self.allocator, self.states if settings.keeps_states else None)
         self.host_pages_used = 0
         self.num_swaps = 0
         self.num_recomputes = 0
-        self._moves: list[Move] = []
+        self._moves: list[Move | StateCopy] = []
 
-    def take_moves(self) -> tuple[Move, ...]:
+    def take_moves(self) -> tuple[Move | StateCopy, ...]:
         """What the engine has to move before this step computes."""
         moves, self._moves = tuple(self._moves), []
         return moves
@@ -71,11 +77,13 @@ class Residency:
         wanted += sum(self._pages_soon(other) - len(other.pages) for other in running)
         idle_and_found = sum(self.allocator.references(page) == 0 for page in found)
         shortage = wanted - (self.allocator.num_free + self.allocator.num_idle - idle_and_found)
-        if shortage <= 0:
+        lacks_state = self._lacks_state(sequence) and self.states.num_available == 0
+        if shortage <= 0 and not lacks_state:
             return []
         movable = [other for other in victims if is_forced or self._was_served(other)]
-        chosen = self._choose(movable, shortage, lambda other: is_forced or other.level > sequence.level)
-        if sum(self._reclaimable(other) for other in chosen) >= shortage:
+        chosen = self._choose(movable, shortage, lacks_state, lambda other: is_forced or other.level > sequence.level)
+        has_state = not lacks_state or any(other.state_slot is not None for other in chosen)
+        if has_state and sum(self._reclaimable(other) for other in chosen) >= shortage:
             return chosen
         # Where it must go on and nobody else does, all give way, also those whose pages count for nobody: shared ones.
         return list(victims) if is_forced and not running else None
@@ -100,10 +108,11 @@ class Residency:
     def evict(self, sequence: Sequence) -> None:
         """To host memory where that has room, else its numbers are lost and computed again."""
         count = self._settings.pages_for(sequence.computed_tokens)
-        if 0 < count <= self._settings.host_pages - self.host_pages_used:
-            self._moves.append(Move(sequence, "out", tuple(sequence.pages[:count])))
-            sequence.host_pages = count
-            self.host_pages_used += count
+        needed = self._host_need(sequence)
+        if 0 < needed <= self._settings.host_pages - self.host_pages_used:
+            self._moves.append(Move(sequence, "out", tuple(sequence.pages[:count]), sequence.state_slot))
+            sequence.host_pages = needed
+            self.host_pages_used += needed
             self.num_swaps += 1
             sequence.state = "paused"
         else:
@@ -136,17 +145,24 @@ class Residency:
         for index in range(sequence.registered_pages, num_full):
             self.cache.register(digests[index], sequence.pages[index])
         sequence.registered_pages = num_full
+        if self._settings.keeps_states and num_full * self._settings.page_size == sequence.computed_tokens:
+            self._checkpoint(sequence, digests[-1], num_full)
 
     def check_integrity(self, sequences: Items[Sequence]) -> None:
         """Assert that no page is lost or doubled, and that every page in use has an owner."""
         self.allocator.check_integrity()
         self.cache.check_integrity()
+        self.states.check_integrity()
+        live = [sequence.state_slot for sequence in sequences if sequence.state_slot is not None]
+        assert len(set(live)) == len(live) == self.states.num_live
         references = [0] * self._settings.num_pages
         for sequence in sequences:
             assert len(set(sequence.pages)) == len(sequence.pages)
             held = sequence.host_pages or len(sequence.pages)
             assert self._settings.pages_for(sequence.computed_tokens) <= held
-            assert not (sequence.host_pages and sequence.pages)
+            assert not (sequence.host_pages and sequence.is_resident)
+            has_state = sequence.state_slot is not None
+            assert has_state == (self._settings.keeps_states and (has_state or bool(sequence.pages)))
             assert sequence.state != "waiting" or not (held or sequence.computed_tokens)
             for page in sequence.pages:
                 references[page] += 1
@@ -174,16 +190,42 @@ class Residency:
         too_often = sequence.num_evictions >= MANY_EVICTIONS
         return too_often, -sequence.level, -self._reclaimable(sequence), -sequence.arrival_index
 
-    def _choose(self, victims: Items[Sequence], shortage: int, may_lose: Callable[[Sequence], bool]) -> list[Sequence]:
+    def _choose(
+        self, victims: Items[Sequence], shortage: int, lacks_state: bool, may_lose: Callable[[Sequence], bool]
+    ) -> list[Sequence]:
         chosen: list[Sequence] = []
         host_room = self._settings.host_pages - self.host_pages_used
         for victim in sorted(victims, key=self._order):
-            gain, count = self._reclaimable(victim), self._settings.pages_for(victim.computed_tokens)
-            if shortage > 0 and gain and (count <= host_room or may_lose(victim)):
+            gain, count = self._reclaimable(victim), self._host_need(victim)
+            helps = (shortage > 0 and gain > 0) or (lacks_state and victim.state_slot is not None)
+            if helps and (count <= host_room or may_lose(victim)):
                 chosen.append(victim)
                 shortage -= gain
+                lacks_state = lacks_state and victim.state_slot is None
                 host_room -= count if count <= host_room else 0
         return chosen
+
+    def _host_need(self, sequence: Sequence) -> int:
+        """Pages of host memory that it would take; 0 where nothing of it is computed."""
+        count = self._settings.pages_for(sequence.computed_tokens)
+        return count + self._settings.state_pages if count and self._settings.keeps_states else count
+
+    def _lacks_state(self, sequence: Sequence) -> bool:
+        return self._settings.keeps_states and sequence.state_slot is None
+
+    def _checkpoint(self, sequence: Sequence, digest: bytes, num_full: int) -> None:
+        """Copy its state, which stands at the end of its last full page, to where that page's finders look for it."""
+        is_prompt = sequence.computed_tokens < len(sequence.token_ids)
+        page = self.cache.page_of(digest)
+        if page is None or sequence.state_slot is None or not (is_prompt or num_full % CHECKPOINT_PAGES == 0):
+            return
+        target = self.states.keep(page)
+        if target is not None:
+            self._moves.append(StateCopy(sequence.state_slot, target))
+        if not is_prompt and target is not None:
+            if sequence.last_checkpoint is not None and sequence.last_checkpoint != page:
+                self.states.forget(sequence.last_checkpoint)
+            sequence.last_checkpoint = page
 
     def _reclaimable(self, sequence: Sequence) -> int:
         """Pages that nobody else uses."""
@@ -193,6 +235,8 @@ class Residency:
         found = self._known_pages(sequence)
         for page in found:
             self.allocator.acquire(page)
+        if self._settings.keeps_states:
+            self._start_state(sequence, found)
         sequence.pages = list(found)
         sequence.registered_pages = len(found)
         sequence.computed_tokens = len(found) * self._settings.page_size
@@ -202,8 +246,21 @@ class Residency:
     def _swap_in(self, sequence: Sequence) -> None:
         has_room = self.lease(sequence, sequence.computed_tokens)
         assert has_room, "room was made before it was called back"
-        self._moves.append(Move(sequence, "in", tuple(sequence.pages)))
+        if self._lacks_state(sequence):
+            sequence.state_slot = self.states.take()
+        self._moves.append(Move(sequence, "in", tuple(sequence.pages), sequence.state_slot))
         self._leave_host(sequence)
+
+    def _start_state(self, sequence: Sequence, found: Items[int]) -> None:
+        """A slot, and in it the checkpoint at the end of the pages found; a start from nothing finds zeros by itself.
+
+        The last page's checkpoint was used just now, so the slot that is taken is another one, or that very one where
+        there is no other: then it holds what is wanted already."""
+        source = self.states.use(found[-1]) if found else None
+        if sequence.state_slot is None:
+            sequence.state_slot = self.states.take()
+        if source is not None and source != sequence.state_slot:
+            self._moves.append(StateCopy(source, sequence.state_slot))
 
     def _leave_host(self, sequence: Sequence) -> None:
         self.host_pages_used -= sequence.host_pages
@@ -215,3 +272,7 @@ class Residency:
             self.allocator.release(page)
         sequence.pages = []
         sequence.registered_pages = 0
+        sequence.last_checkpoint = None
+        if sequence.state_slot is not None:
+            self.states.release(sequence.state_slot)
+            sequence.state_slot = None

@@ -26,7 +26,8 @@ class RequestFailure(Exception):
 
 
 class Runner(Protocol):
-    """What the engine asks of a model. Raises RequestFailure for one request; anything else ends the engine."""
+    """What the engine asks of a model. Raises RequestFailure for one request, before any state is moved on, since the
+    others of the batch run again; anything else ends the engine."""
 
     def run(self, batch: Batch) -> torch.Tensor:
         """Compute the batch, write its keys and values, and return states [N, E] of the rows that want logits, in
@@ -80,7 +81,8 @@ class ModelRunner:
         spans: list[SequenceSpan] = []
         start_row = 0
         for chunk in batch.chunks:
-            spans.append(SequenceSpan(start_row, chunk.num_tokens, chunk.first_position, chunk.sequence.pages))
+            slot = 0 if chunk.sequence.state_slot is None else chunk.sequence.state_slot
+            spans.append(SequenceSpan(start_row, chunk.num_tokens, chunk.first_position, chunk.sequence.pages, slot))
             start_row += chunk.num_tokens
         cache_rows = np.concatenate([_cache_rows(chunk, self._page_size) for chunk in batch.chunks])
         return AttentionBatch(spans, self._page_size, self._tensor(cache_rows))

@@ -185,7 +185,7 @@ class Scheduler:
         cannot be had."""
         sequence = pick.sequence
         others = [other for other in self.running if other is not pick.displaces]
-        paused = [other for other in self._fairness.sequences() if other.pages and other is not sequence]
+        paused = [other for other in self._fairness.sequences() if other.is_resident and other is not sequence]
         victims = paused if pick.displaces is None else [*paused, pick.displaces]
         evicted = self._residency.room_for(sequence, others, victims, is_forced=not self.running)
         if evicted is None and pick.is_aged:
@@ -209,7 +209,7 @@ class Scheduler:
 
     def _extend(self, sequence: Sequence, plan: _StepPlan, now: float) -> None:
         """Plan the next chunk of one that runs, if the step has tokens left and it keeps its pages."""
-        num_tokens = min(sequence.pending_tokens, plan.tokens_left)
+        num_tokens = self._chunk_tokens(sequence, plan.tokens_left)
         if sequence.state != "running" or num_tokens < 1:
             return
         while not self._residency.lease(sequence, sequence.computed_tokens + num_tokens):
@@ -220,6 +220,17 @@ class Scheduler:
             if victim is sequence:
                 return
         plan.add(make_chunk(sequence, num_tokens))
+
+    def _chunk_tokens(self, sequence: Sequence, tokens_left: int) -> int:
+        """As many as the step has left. Where a state is kept, chunks of a prompt end at page borders, and one at the
+        last border that another prompt could start from: only there a checkpoint can be taken."""
+        num_tokens = min(sequence.pending_tokens, tokens_left)
+        page_size, first = self._settings.page_size, sequence.computed_tokens
+        last_border = (len(sequence.token_ids) - 1) // page_size * page_size
+        if not self._settings.keeps_states or sequence.chain is None or first >= last_border:
+            return num_tokens
+        border = min(first + num_tokens, last_border) // page_size * page_size
+        return border - first if border > first else num_tokens
 
     def _stop(self, sequence: Sequence, now: float) -> None:
         """Out of its slot; its pages stay, unless it is evicted next."""

@@ -49,6 +49,8 @@ class Sequence:
     """Prompt, then output."""
     state: SequenceState = "waiting"
     pages: list[int] = field(default_factory=list)
+    state_slot: int | None = None
+    """Where its state lies on the device, for models that keep one."""
     computed_tokens: int = 0
     registered_pages: int = 0
     prefill_reported: bool = False
@@ -63,6 +65,7 @@ class Sequence:
     waiting_since: float = 0.0
     charged_tokens: int = 0
     host_pages: int = 0
+    last_checkpoint: int | None = None
     num_evictions: int = 0
     served_since_eviction: int = 0
 
@@ -85,6 +88,11 @@ class Sequence:
     def remaining_tokens(self) -> int:
         """What the grant still allows."""
         return self.prompt.budget.max_output_tokens - self.output_tokens
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether it holds anything on the device."""
+        return bool(self.pages) or self.state_slot is not None
 
     @property
     def collects_prompt_logprobs(self) -> bool:

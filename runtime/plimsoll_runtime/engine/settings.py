@@ -23,6 +23,9 @@ DEFAULT_STEP_TOKENS = 512
 DEFAULT_HEADROOM_TOKENS = 64
 """Room to grow that each running sequence must have before another one is let in; less makes preemptions frequent."""
 
+CHECKPOINT_PAGES = 4
+"""While it decodes, a sequence's state is copied whenever so many pages became full, and the copy before dropped."""
+
 LOGITS_ROWS = 64
 """Rows whose logits exist at one time, which bounds memory however many rows a step wants."""
 
@@ -84,7 +87,8 @@ class EngineSettings:
 
     `num_tokens` is the number of ids that the tokenizer can write: rows of the logits beyond it are padding and are
     never sampled. `step_tokens` is raised where it could not feed every slot and one page of prefill. `host_pages` is
-    how many pages of paused sequences the host memory holds.
+    how many pages of paused sequences the host memory holds. `num_states` is 0 for models that keep none; one state
+    takes as much host memory as `state_pages` pages.
     """
 
     running_slots: int
@@ -98,9 +102,11 @@ class EngineSettings:
     prefix_caching: bool = True
     schedule: Schedule = Schedule()
     host_pages: int = 0
+    num_states: int = 0
+    state_pages: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a pool that cannot hold one context, or a bound below 1."""
+        """Raises ValueError for a pool that cannot hold one context, too few states, or a bound below 1."""
         smallest = min(self.running_slots, self.context_length, self.num_tokens, self.page_size, self.step_tokens)
         if smallest < 1:
             raise ValueError(f"every bound of the engine must be at least 1, but {self} holds {smallest}")
@@ -109,6 +115,13 @@ class EngineSettings:
                 f"context_length {self.context_length:,} exceeds the {self.num_pages:,} pages of {self.page_size:,} "
                 "tokens: raise num_pages or lower context_length"
             )
+        if 0 < self.num_states < self.running_slots:
+            raise ValueError(f"{self.num_states:,} states are too few for {self.running_slots:,} running slots")
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether the model has layers that keep a state for each sequence."""
+        return self.num_states > 0
 
     @property
     def step_budget_tokens(self) -> int:
