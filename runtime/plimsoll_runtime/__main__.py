@@ -27,6 +27,7 @@ from plimsoll_runtime.contract.command_line import parse_flags
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.last_words import StartError, give_up
 from plimsoll_runtime.contract.model_source import ModelSourceError, parse_model_source
+from plimsoll_runtime.engine.capacity import CapacityPlan
 from plimsoll_runtime.engine.engine import Engine
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.engine.thread import EngineThread
@@ -159,11 +160,17 @@ async def load_and_announce(front: Front, sock: socket.socket, load: Callable[[]
         f"plimsoll serve: {front.served_name} on http://{host}:{port} is ready after "
         f"{time.monotonic() - started:.1f} s: context {limits.context_length:,}, output default "
         f"{limits.max_output_default:,}, limit {hard_limit}, over budget {limits.over_budget}, slots "
-        f"{front.config.running_slots}, KV {loaded.plan.kv_capacity_tokens:,} tokens, "
+        f"{front.config.running_slots}, KV {loaded.plan.kv_capacity_tokens:,} tokens, {_states(loaded.plan)}"
         f"{torch.get_num_threads()} threads, kernels {' '.join(map(str, loaded.kernels.values()))}",
         file=sys.stderr,
         flush=True,
     )
+
+
+def _states(plan: CapacityPlan) -> str:
+    """What a model keeps besides keys and values, with its budget."""
+    facts = plan.facts
+    return f"{facts.num_states:,} states of {facts.state_bytes:,} bytes, " if facts.num_states else ""
 
 
 def _revision(config: RuntimeConfig) -> str:

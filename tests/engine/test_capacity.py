@@ -55,6 +55,34 @@ def test_fits(values: dict[str, Any], expected: tuple[int, int, int]) -> None:
     assert made.total_bytes <= FACTS.available_bytes
 
 
+STATES: list[tuple[str, dict[str, Any], tuple[int, int, int]]] = [
+    # Four slots: 600 bytes less 4 states leave 560, of which a quarter is 14 more, but 12 is the most.
+    ("three spare ones for each slot", {"state_bytes": 10}, (16, 44, 0)),
+    ("a quarter of what is left", {"state_bytes": 50}, (6, 28, 0)),
+    ("none beside a configured context", {"state_bytes": 50, "context_length": 40}, (4, 40, 0)),
+    ("none beside a configured cache", {"state_bytes": 50, "context_length": 8, "kv_cache_tokens": 40}, (4, 40, 0)),
+    ("none beside paused sequences", {"state_bytes": 50, "paused_kv_bytes": 360}, (4, 4, 9)),
+    ("no slot without one", {"state_bytes": 140}, (4, 4, 0)),
+]
+
+
+@pytest.mark.parametrize(("values", "expected"), [case[1:] for case in STATES], ids=[case[0] for case in STATES])
+def test_states_are_counted_before_keys_and_values(values: dict[str, Any], expected: tuple[int, int, int]) -> None:
+    facts = replace(FACTS, state_bytes=values.pop("state_bytes"))
+    made = plan(facts, **values)
+    assert (made.facts.num_states, made.kv_capacity_tokens, made.host_pages) == expected
+    assert made.total_bytes <= FACTS.available_bytes
+
+
+def test_a_state_takes_whole_pages_of_the_host() -> None:
+    made = plan(replace(FACTS, state_bytes=41), running_slots=1, context_length=8, kv_cache_tokens=8)
+    assert made.state_pages == 2
+    assert made.facts.states_bytes == made.facts.num_states * 41 == 3 * 41
+    ample = plan(replace(FACTS, state_bytes=41, host_bytes=9999), running_slots=1, context_length=8, kv_cache_tokens=8)
+    # Twice what the device has: 2 pages of tokens, and 3 states of 2 pages each.
+    assert (made.host_pages, ample.host_pages) == ((600 - 80 - 3 * 41) // 2 // 40, 2 * (2 + 3 * 2))
+
+
 PAUSED: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
     # 600 bytes are left for keys and values, 40 for a page: 15 pages.
     ("all of it is the pool's", {}, (15, 0)),
@@ -97,6 +125,16 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
         ["24", "paused_kv takes 400", "leaves 200", "--kv-cache-tokens"],
     ),
     ("weights alone", {"facts": MemoryFacts(1100, 1000, 200, 10)}, ["1,000", "200", "1,200", "1,100", "--model"]),
+    (
+        "states alone",
+        {"facts": replace(FACTS, state_bytes=200)},
+        ["1,000", "200 bytes", "4 states 800 bytes", "2,000", "1,800", "--model"],
+    ),
+    (
+        "a context beside states",
+        {"facts": replace(FACTS, state_bytes=50), "context_length": 50},
+        ["50 needs 500 bytes", "4 states take 200", "leaves 400", "(40 tokens)"],
+    ),
     ("not one page", {"facts": MemoryFacts(1239, 1000, 200, 10)}, ["1,200", "1,239", "10 bytes for each token"]),
 ]
 
@@ -113,7 +151,14 @@ def test_refused_with_the_sum(values: dict[str, Any], parts: list[str]) -> None:
 
 
 @given(
-    facts=st.builds(MemoryFacts, st.integers(0, 10_000), st.integers(0, 3000), st.integers(0, 200), st.integers(1, 50)),
+    facts=st.builds(
+        MemoryFacts,
+        available_bytes=st.integers(0, 10_000),
+        weight_bytes=st.integers(0, 3000),
+        transient_bytes=st.integers(0, 200),
+        kv_bytes_per_token=st.integers(1, 50),
+        state_bytes=st.sampled_from([0, 1, 30, 700]),
+    ),
     values=st.fixed_dictionaries(
         {
             "model_window": st.integers(2, 200),
@@ -132,6 +177,7 @@ def test_a_plan_never_exceeds_the_memory_and_holds_a_context(facts: MemoryFacts,
         return
     assert made.total_bytes <= facts.available_bytes
     assert made.kv_bytes == made.num_pages * values["page_size"] * facts.kv_bytes_per_token
+    assert (made.facts.num_states >= values["running_slots"]) == (facts.state_bytes > 0)
     assert 2 <= made.context_length <= min(values["model_window"], made.kv_capacity_tokens)
     assert made.kv_capacity_tokens <= made.num_pages * values["page_size"]
     assert values["context_length"] in (None, made.context_length)

@@ -109,8 +109,8 @@ def plan_capacity(
     """
     page_bytes = facts.kv_bytes_per_token * page_size
     _check_window(context_length, model_window)
-    wanted_tokens = context_length if kv_cache_tokens is None else kv_cache_tokens
-    facts = _with_states(facts, running_slots, _pages(wanted_tokens or 0, page_size) * page_bytes)
+    wanted_tokens = next((tokens for tokens in (kv_cache_tokens, context_length) if tokens is not None), 0)
+    facts = _with_states(facts, running_slots, _pages(wanted_tokens, page_size) * page_bytes, paused_kv_bytes)
     _check_weights(facts, max(facts.kv_room_bytes, 0) // page_bytes * page_size)
     _check_paused_kv(facts, paused_kv_bytes, page_bytes)
     if paused_kv_bytes is not None and facts.host_bytes is None:
@@ -161,13 +161,14 @@ def _pages(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size)
 
 
-def _with_states(facts: MemoryFacts, running_slots: int, wanted_bytes: int) -> MemoryFacts:
-    """One state for each running slot, without which nothing runs, and spare ones from what is left beside the wanted
-    keys and values."""
+def _with_states(facts: MemoryFacts, running_slots: int, wanted_bytes: int, paused_kv_bytes: int | None) -> MemoryFacts:
+    """One state for each running slot, without which nothing runs, and spare ones from what is left beside the keys and
+    values that were asked for."""
     if not facts.state_bytes:
         return facts
-    least = replace(facts, num_states=running_slots)
-    left_bytes = max(least.kv_room_bytes - wanted_bytes, 0)
+    if paused_kv_bytes is not None and facts.host_bytes is None:
+        wanted_bytes += paused_kv_bytes
+    left_bytes = max(replace(facts, num_states=running_slots).kv_room_bytes - wanted_bytes, 0)
     spare = min(SPARE_STATES * running_slots, left_bytes // 4 // facts.state_bytes)
     return replace(facts, num_states=running_slots + spare)
 
@@ -176,7 +177,7 @@ def _host_pages(facts: MemoryFacts, paused_kv_bytes: int | None, num_pages: int,
     if paused_kv_bytes is not None:
         return paused_kv_bytes // page_bytes
     left_bytes = facts.kv_room_bytes - num_pages * page_bytes if facts.host_bytes is None else facts.host_bytes
-    state_pages = _pages(facts.states_bytes, page_bytes)
+    state_pages = facts.num_states * _pages(facts.state_bytes, page_bytes)
     return min(left_bytes // 2 // page_bytes, 2 * (num_pages + state_pages))
 
 
