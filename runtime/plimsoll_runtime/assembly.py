@@ -76,11 +76,11 @@ class ChoiceAssembly:
             self._held.append(_HeldLogprob(self._characters, logprob))
         is_below_min = self.output_tokens <= self._min_tokens
         if token.token_id in self._stop_token_ids:
-            return self._logprobs_alone() if self._calls else []
+            return []
         text = self._detokenizer.push(token.token_id)
         if self._calls is None:
             return self._release(text, is_below_min)
-        said = self._logprobs_alone() + self._say(self._calls.parser.feed(text), is_below_min)
+        said = self._delta("", self._take_logprobs(None)) + self._say(self._calls.parser.feed(text), is_below_min)
         if self._calls.parser.is_over and self.ended is None:
             self.ended = self._end("stop", None, None)
         return said
@@ -119,9 +119,6 @@ class ChoiceAssembly:
         rest = self._matcher.flush()
         self._matcher = self._matcher.fresh()
         return self._delta(rest, ())
-
-    def _logprobs_alone(self) -> list[Said]:
-        return self._delta("", self._take_logprobs(None))
 
     def _release(self, text: str, is_below_min_tokens: bool) -> list[Said]:
         self._characters += len(text)

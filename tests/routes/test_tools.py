@@ -167,13 +167,19 @@ def test_one_call_at_most_where_the_request_says_so(hermes: ToolServer, route: s
 
 @routes_with_tools
 def test_stop_strings_end_text_and_never_a_call(hermes: ToolServer, route: str) -> None:
+    """A stop string may neither stand inside a call nor go on behind one."""
     row = hermes.row("B72 three calls with text before and between")
     field = ASK[route].stop_field
-    stop = {field: ["again"]} if route == endpoints.MESSAGES else {"extra_body": {field: ["again"]}}
-    inside = {field: ['"x"']} if route == endpoints.MESSAGES else {"extra_body": {field: ['"x"']}}
-    for stream in (False, True):
-        assert heard(hermes, route, row, stream=stream, **stop).content == "I look it up.\n\nand "
-        assert len(heard(hermes, route, row, stream=stream, **inside).calls) == 3
+    for stop, content, num_calls in [
+        ("again", "I look it up.\n\nand ", 2),
+        ('"x"', "I look it up.\n\nand again\n", 3),
+        ("up.\n\nand", "I look it up.\n\nand again\n", 3),
+    ]:
+        fields = {field: [stop]} if route == endpoints.MESSAGES else {"extra_body": {field: [stop]}}
+        for stream in (False, True):
+            answer = heard(hermes, route, row, stream=stream, **fields)
+            assert (answer.content, len(answer.calls)) == (content, num_calls)
+            assert answer.reason == TOOL_DIALECTS[route].called
 
 
 def posted(server: ToolServer, route: str, **fields: Any) -> Any:

@@ -32,11 +32,10 @@ def parameter_types(parameters: Mapping[str, Any], name: str) -> frozenset[str]:
 def json_value(text: str, types: frozenset[str]) -> str:
     """`text` as JSON of one of the types, or as a string."""
     bare = text.strip()
-    if types != STRING:
-        value = _LITERALS_OF_PYTHON.get(bare, bare)
-        kind = _kind(value)
-        if kind in types or (kind == "number" and "integer" in types and _is_whole(value)):
-            return value
+    value = _LITERALS_OF_PYTHON.get(bare, bare)
+    kind = _kind(value)
+    if kind in types or (kind == "number" and "integer" in types and _is_whole(value)):
+        return value
     return json.dumps(text, ensure_ascii=False)
 
 
