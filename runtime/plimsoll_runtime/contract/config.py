@@ -231,8 +231,8 @@ class RuntimeConfig(BaseModel):
         spec="parsers.toolCalls",
         unit="word",
         description="How the model writes its tool calls: JSON in tags (hermes: Hermes, Qwen2.5, Qwen3), XML-like "
-        "(qwen3_coder), bare JSON (llama3_json), behind marks (mistral, deepseek), as Python (pythonic), or JSON in a "
-        "fence or alone (json). none: requests with tools are refused.",
+        "(qwen3_coder: Qwen3-Coder, Qwen3.5), bare JSON (llama3_json), behind marks (mistral, deepseek), as Python "
+        "(pythonic), or JSON in a fence or alone (json). none: requests with tools are refused.",
     )
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31 - 1, strict=True)] = setting(
         32 * 1024 * 1024, spec=None, unit="bytes", description="Largest request body; more is 413."
