@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from models.gguf_bytes import ARRAY, BOOL, STRING, UINT8, UINT32, Header, pair, tensor, text, u32, u64
-from models.tiny_models import build, save_gguf
+from models.tiny_models import build, gguf_settings, save_gguf, write_gguf
 from plimsoll_runtime.models.weights.checkpoint import CheckpointError, open_checkpoint
 from plimsoll_runtime.models.weights.entries import read_bytes
 from plimsoll_runtime.models.weights.gguf import read_gguf
@@ -222,3 +222,32 @@ def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     first.rename(tmp_path / "renamed.gguf")
     with pytest.raises(CheckpointError, match=r"split\.count is 2, but the file is not named"):
         open_checkpoint(tmp_path / "renamed.gguf")
+
+
+def test_blocks_that_draft_are_left_out(tmp_path: Path) -> None:
+    """A file with blocks behind its last layer, which predict tokens ahead, is that model without them."""
+    plain = save_gguf(build("qwen3_5"), tmp_path / "plain.gguf")
+    settings = gguf_settings(build("qwen3_5")) | {"block_count": 5, "nextn_predict_layers": 1}
+    tensors = {tensor.name: ("F32", tensor.data) for tensor in gguf.GGUFReader(plain).tensors}
+    tensors["blk.4.nextn.eh_proj.weight"] = ("F32", np.ones((4, 4), dtype=np.float32))
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "drafts.gguf", "qwen35", settings, tensors))
+    assert checkpoint.architecture == open_checkpoint(plain).architecture
+    assert checkpoint.weight_bytes == open_checkpoint(plain).weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("ssm.time_step_rank", 3, "ssm.time_step_rank is 3, not a multiple of ssm.group_count = 2"),
+        ("attention.recurrent_layers", True, "attention.recurrent_layers is True, which is not supported"),
+        ("ssm.conv_kernel", 65, "ssm.conv_kernel is 65, not a whole number from 1 to 64"),
+        ("full_attention_interval", 5, "full_attention_interval is 5, not a whole number from 1 to 4"),
+        ("rope.dimension_count", 33, "rope.dimension_count is 33, not a whole number from 1 to 32"),
+        ("rope.dimension_count", 7, "rope.dimension_count is 7; so many elements turn in pairs"),
+    ],
+)
+def test_a_delta_net_that_cannot_be_is_refused_by_key(key: str, value: int, words: str, tmp_path: Path) -> None:
+    settings = gguf_settings(build("qwen3_5")) | {key: value}
+    embedding = {"token_embd.weight": ("F32", np.ones((128, 64), dtype=np.float32))}
+    with pytest.raises(CheckpointError, match=rf"qwen35\.{words}"):
+        open_checkpoint(write_gguf(tmp_path / "model.gguf", "qwen35", settings, embedding))

@@ -17,7 +17,7 @@ from models.running import (
     run_neighbours,
     run_step,
 )  # fmt: skip
-from models.tiny_models import DELTA_FAMILIES, build, save_folder, save_gguf
+from models.tiny_models import build, save_gguf
 from plimsoll_runtime.kernels import reference
 from plimsoll_runtime.models.attention import (
     AttentionBatch,
@@ -38,11 +38,8 @@ PAGES = {"contiguous": list(range(40, 80)), "shuffled": SHUFFLED, "backwards": l
 @pytest.fixture(scope="module", params=["llama_tied", "gemma3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"])
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     """Gemma's window of 16 tokens is shorter than the sequences here; Qwen3.5 keeps states."""
-    folder: Path = tmp_path_factory.mktemp("model")
-    model = build(request.param)
-    if request.param in DELTA_FAMILIES:
-        return load(save_folder(model, folder))
-    return load(save_gguf(model, folder / "model.gguf", "Q8_0"))
+    path: Path = tmp_path_factory.mktemp("model") / "model.gguf"
+    return load(save_gguf(build(request.param), path, "Q8_0"))
 
 
 @pytest.mark.parametrize("pages", PAGES)

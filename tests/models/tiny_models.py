@@ -71,7 +71,7 @@ DELTA: dict[str, Any] = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
-    "linear_value_head_dim": 24,
+    "linear_value_head_dim": 32,
     "tie_word_embeddings": False,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25,
                         "mrope_section": [2, 1, 1], "mrope_interleaved": True},
@@ -86,7 +86,7 @@ DELTA_FAMILIES: Mapping[str, Family] = {
             "num_experts": 8,
             "num_experts_per_tok": 3,
             "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 40,
+            "shared_expert_intermediate_size": 64,
         },
     ),
 }
@@ -142,12 +142,13 @@ def gguf_names(model: Any) -> dict[str, str]:
     architecture = next(member for member, name in gguf.MODEL_ARCH_NAMES.items() if name == gguf_family(model))
     names: Any = gguf.get_tensor_name_map(architecture, model.config.num_hidden_layers)
     plain = [name for name, _ in model.named_parameters() if EXPERTS not in name]
-    return {name: names.get_name(name, try_suffixes=(".weight", ".bias")) for name in plain}
+    written = {name: name.replace(".dt_bias", ".dt_proj.bias") for name in plain}
+    return {name: names.get_name(written[name], try_suffixes=(".weight", ".bias")) for name in plain}
 
 
 def gguf_family(model: Any) -> str:
     name: str = model.config.model_type
-    return name.removesuffix("_text").replace("_moe", "moe")
+    return name.removesuffix("_text").replace("_moe", "moe").replace("3_5", "35")
 
 
 def _expert_tensors(model: Any) -> dict[str, torch.Tensor]:
@@ -166,6 +167,8 @@ def _expert_tensors(model: Any) -> dict[str, torch.Tensor]:
 def _to_gguf(model: Any, name: str, values: torch.Tensor) -> np.ndarray:
     """One parameter in GGUF's conventions, float32."""
     config = model.config
+    if config.model_type.startswith("qwen3_5"):
+        return _delta_to_gguf(config, name, values.detach().clone()).numpy()
     if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
         values = values + 1
     if config.model_type == "llama" and ("q_proj" in name or "k_proj" in name):
@@ -176,9 +179,43 @@ def _to_gguf(model: Any, name: str, values: torch.Tensor) -> np.ndarray:
 def _from_gguf(model: Any, name: str, values: np.ndarray) -> torch.Tensor:
     """The way back, for a matrix."""
     config = model.config
+    if config.model_type.startswith("qwen3_5"):
+        rows, columns = _value_head_orders(config, name)
+        restored = torch.from_numpy(values.copy()).reshape(model.get_parameter(name).shape)
+        restored = restored if rows is None else restored[rows.argsort()]
+        return restored if columns is None else restored[:, columns.argsort()]
     if config.model_type == "llama" and ("q_proj" in name or "k_proj" in name):
         values = values.reshape(-1, config.head_dim // 2, 2, config.hidden_size).swapaxes(1, 2).reshape(values.shape)
     return torch.from_numpy(values.copy())
+
+
+def _delta_to_gguf(config: Any, name: str, values: torch.Tensor) -> torch.Tensor:
+    """What llama.cpp's converter makes of Qwen3.5: norms plus one, decays computed, value heads in turn."""
+    if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        return values + 1
+    rows, columns = _value_head_orders(config, name)
+    values = values if rows is None else values[rows]
+    values = values if columns is None else values[:, columns]
+    return -values.exp() if name.endswith("A_log") else values.squeeze()
+
+
+def _value_head_orders(config: Any, name: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Which rows and columns of a gated delta net's parameter come first, second, ... in GGUF."""
+    keys, heads, size = config.linear_num_key_heads, config.linear_num_value_heads, config.linear_value_head_dim
+    order = torch.arange(heads).view(keys, heads // keys).t().reshape(-1)
+    by_element = (order[:, None] * size + torch.arange(size)).reshape(-1)
+    before = torch.arange(2 * keys * config.linear_key_head_dim)
+    match name.rpartition("linear_attn.")[2].removesuffix(".weight"):
+        case "A_log" | "dt_bias" | "in_proj_a" | "in_proj_b":
+            return order, None
+        case "in_proj_z":
+            return by_element, None
+        case "in_proj_qkv" | "conv1d":
+            return torch.cat((before, len(before) + by_element)), None
+        case "out_proj":
+            return None, by_element
+        case _:
+            return None, None
 
 
 def gguf_settings(model: Any) -> dict[str, Any]:
@@ -188,17 +225,28 @@ def gguf_settings(model: Any) -> dict[str, Any]:
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.key_length": config.head_dim if hasattr(config, "head_dim") else 16,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
     }
-    if config.model_type == "qwen3_moe":
+    if hasattr(config, "intermediate_size"):
+        settings["feed_forward_length"] = config.intermediate_size
+    if hasattr(config, "num_experts"):
         settings["expert_count"] = config.num_experts
         settings["expert_used_count"] = config.num_experts_per_tok
         settings["expert_feed_forward_length"] = config.moe_intermediate_size
     rope = config.rope_parameters
+    if config.model_type.startswith("qwen3_5"):
+        settings["full_attention_interval"] = 4
+        settings["rope.dimension_count"] = int(config.head_dim * rope["partial_rotary_factor"])
+        settings["ssm.conv_kernel"] = config.linear_conv_kernel_dim
+        settings["ssm.state_size"] = config.linear_key_head_dim
+        settings["ssm.group_count"] = config.linear_num_key_heads
+        settings["ssm.time_step_rank"] = config.linear_num_value_heads
+        settings["ssm.inner_size"] = config.linear_num_value_heads * config.linear_value_head_dim
+    if hasattr(config, "shared_expert_intermediate_size"):
+        settings["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
     if config.model_type == "gemma3_text":
         return settings | {"attention.sliding_window": config.sliding_window, "rope.freq_base": 1e6}
     if rope["rope_type"] in ("linear", "yarn"):
@@ -257,7 +305,7 @@ def save_gguf(model: Any, path: Path, storage: str = "F32", **extra: Any) -> Pat
 
 
 def _stored(name: str, values: np.ndarray, storage: str) -> tuple[str, np.ndarray]:
-    if values.ndim == 1 or storage == "F32" or "ffn_gate_inp" in name:
+    if values.ndim == 1 or storage == "F32" or "ffn_gate_inp" in name or "ssm_conv1d" in name:
         return "F32", values
     if storage in HALF_OFFSETS and STORAGES[storage].group_weights == 256:
         return storage, random_bytes(storage, values.shape[0], values.shape[1], seed=sum(name.encode()))

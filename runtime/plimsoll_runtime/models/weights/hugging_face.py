@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from plimsoll_runtime.kernels.reference import dequantize
 from plimsoll_runtime.kernels.stored import StoredTensor, store_floats
 from plimsoll_runtime.models.architecture import (
@@ -38,6 +36,7 @@ from plimsoll_runtime.models.weights.entries import (
 )
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.models.weights.fields import Fields
+from plimsoll_runtime.models.weights.row_orders import gates_first
 
 DELTA_FAMILIES = ("qwen3_5_text", "qwen3_5_moe_text")
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text", "qwen3_moe", *DELTA_FAMILIES)
@@ -213,11 +212,6 @@ def _split_experts(name: str, entry: TensorEntry) -> dict[str, TensorEntry]:
     return found
 
 
-def gates_first(num_heads: int, head_dim: int) -> torch.Tensor:
-    """Row order that takes every head's gate out from behind its query, and puts all gates first."""
-    return torch.arange(2 * num_heads * head_dim).view(num_heads, 2, head_dim).flip(1).transpose(0, 1).reshape(-1)
-
-
 def end_token_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
     """The union of `eos_token_id` (a number or a list) of the model's, its text part's and the generation config."""
     found: set[int] = set()
@@ -307,7 +301,10 @@ def _delta_layers(fields: Fields, head_dim: int) -> tuple[Attention | GatedDelta
         "full_attention": Attention(Rope(theta, _scaling(fields, rope), turned_dims=turned_dims)),
     }
     fields.require_multiple("linear_num_value_heads", "linear_num_key_heads")
-    return tuple(kinds[name] for name in _layer_types(fields, kinds, "linear_attention", "full_attention_interval", 4))
+    names = _layer_types(fields, kinds, "linear_attention", "full_attention_interval", 4)
+    if "full_attention" not in names:
+        raise fields.error("layer_types", "has no full_attention; at least one layer must keep keys and values")
+    return tuple(kinds[name] for name in names)
 
 
 def _gemma3_layers(fields: Fields) -> tuple[Attention, ...]:
