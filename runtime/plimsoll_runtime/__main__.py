@@ -104,7 +104,7 @@ def new_admission(config: RuntimeConfig, loaded: LoadedModel) -> Admission:
         new_seed=lambda: secrets.randbits(63),
         tenant_weights={each.tenant: each.weight for each in config.tenant_weights},
         stops_runaways=config.runaway == "stop",
-        tool_call_parser=config.tool_call_parser,
+        reads_tool_calls=config.tool_call_parser != "none",
     )
 
 

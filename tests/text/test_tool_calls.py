@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
-from plimsoll_runtime.contract.config import ToolCallParser
+from plimsoll_runtime.contract.config import CallFormat
 from plimsoll_runtime.request import Tool, ToolUse
 from plimsoll_runtime.text.detokenizer import Detokenizer
 from plimsoll_runtime.text.special_tokens import SpecialTokens
@@ -51,7 +51,7 @@ def test_what_only_looks_like_a_call_is_content(name: str, tools: dict[str, Any]
 
 
 def test_every_word_of_the_setting_has_its_grammar() -> None:
-    assert {"none", *GRAMMARS} == set(get_args(ToolCallParser))
+    assert {"none", *GRAMMARS} == set(get_args(CallFormat))
 
 
 @pytest.mark.parametrize("name", GRAMMARS)

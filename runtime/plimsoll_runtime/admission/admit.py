@@ -14,7 +14,7 @@ from plimsoll_runtime.admission.budget import decide_budget
 from plimsoll_runtime.admission.checks import CheckedFields, check_fields
 from plimsoll_runtime.admission.deadlines import Patience, Times, decide_times
 from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling
-from plimsoll_runtime.contract.config import Limits, SamplingDefaults, ToolCallParser, field_names
+from plimsoll_runtime.contract.config import Limits, SamplingDefaults, field_names
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest, Prompt
 from plimsoll_runtime.text.model_text import AtLeast
@@ -65,7 +65,7 @@ class Admission:
         new_seed: Callable[[], int],
         tenant_weights: Mapping[str, int] = MappingProxyType({}),
         stops_runaways: bool = False,
-        tool_call_parser: ToolCallParser = "none",
+        reads_tool_calls: bool = False,
     ) -> None:
         self.limits = limits
         self.model = model
@@ -74,7 +74,7 @@ class Admission:
         self._new_seed = new_seed
         self._tenant_weights = tenant_weights
         self._stops_runaways = stops_runaways
-        self._tool_call_parser = tool_call_parser
+        self._reads_tool_calls = reads_tool_calls
         known = model.generation_defaults if sampling_defaults == "model" else {}
         self._sampling_defaults = {name: known.get(name, neutral) for name, neutral in _NEUTRAL.items()}
 
@@ -83,7 +83,7 @@ class Admission:
         checked = check_fields(request, self.model.num_tokens)
         if isinstance(checked, Refusal):
             return checked
-        if request.tool_use is not None and self._tool_call_parser == "none":
+        if request.tool_use is not None and not self._reads_tool_calls:
             return Refusal(
                 code="unsupported_parameter",
                 message="tools are not supported as this server is started: leave them out, or set "

@@ -40,7 +40,7 @@ OnDeadline = Literal["finish", "abort"]
 Runaway = Literal["off", "observe", "stop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplingDefaults = Literal["model", "neutral"]
-ToolCallParser = Literal["none", "hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek", "pythonic", "json"]
+CallFormat = Literal["none", "hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek", "pythonic", "json"]
 
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKEN_COUNT, strict=True)]
 
@@ -226,7 +226,7 @@ class RuntimeConfig(BaseModel):
         description="Sampling of a request that names none: the model's generation config (model), or temperature 1 "
         "with nothing cut off (neutral).",
     )
-    tool_call_parser: Annotated[ToolCallParser, word(ToolCallParser)] = setting(
+    tool_call_parser: Annotated[CallFormat, word(CallFormat)] = setting(
         "none",
         spec="parsers.toolCalls",
         unit="word",
