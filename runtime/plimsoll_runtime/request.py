@@ -90,12 +90,12 @@ class GenerationRequest:
     prompt_param: str
     prompts: tuple[Prompt, ...]
     wire: Mapping[str, WireValue] = field(default_factory=dict)
-    tool_use: ToolUse | None = None
     over_budget: str | None = None
     timeouts: ClientTimeouts = ClientTimeouts()
     stream: bool = False
     include_usage: bool = False
     echo: bool = False
     unknown_fields: tuple[str, ...] = ()
+    tool_use: ToolUse | None = None
     dialect_options: Mapping[str, Any] = field(default_factory=dict)
     """What only the dialect itself needs to write its answer (for example `store` on responses)."""
