@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import openai
 
@@ -17,6 +17,9 @@ from fairness_trace import NUM_CLIENTS, SDK_RETRIES, Desk, Entry
 
 REFUSED = frozenset({429, 503, 529})
 PATIENT_SECONDS = 24 * 3600.0
+
+ONE_CONNECTION_EACH: Final = {"Connection": "close"}
+"""llama.cpp's server closes an idle connection in the moment in which a client may take it for its next request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class _Client:
             api_key=clients.keys[number],
             timeout=clients.timeout_seconds,
             max_retries=0,
+            default_headers=ONE_CONNECTION_EACH,
         )
 
     async def work(self) -> None:
