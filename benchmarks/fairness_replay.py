@@ -32,7 +32,7 @@ from fairness_trace import (
 from fairness_waits import Waits
 from plimsoll_runtime.admission.wait_estimate import WaitEstimate
 from plimsoll_runtime.contract.config import RuntimeConfig
-from plimsoll_runtime.engine.batch import Batch
+from plimsoll_runtime.engine.batch import Batch, Move
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.sequence import Sequence as EngineSequence
 from plimsoll_runtime.engine.sequence import split_request
@@ -187,8 +187,7 @@ class _Replay:
             self._compare(attempt)
             again = min(chunk.end_position, chunk.sequence.charged_tokens) - chunk.first_position
             self._recomputed_tokens += max(0, again) * self._arm.grain
-        for move in batch.moves:
-            self._moved_tokens += len(move.pages) * self._settings.page_size * self._arm.grain
+        self._moved_tokens += self._tokens_to_move(batch)
         num_paused = sum(sequence.has_started for sequence in self._tries) - len(self._scheduler.running)
         self._peak_paused = max(self._peak_paused, num_paused)
         self._peak_pages = max(self._peak_pages, self._scheduler.residency.allocator.num_used)
@@ -204,9 +203,14 @@ class _Replay:
         """How long the step takes: moves, then prefill, then one token for each sequence that samples."""
         grain, rows = self._arm.grain, sum(chunk.samples for chunk in batch.chunks)
         prefilled = sum(chunk.num_tokens for chunk in batch.chunks if chunk.num_tokens > 1) * grain
-        moved = sum(len(move.pages) for move in batch.moves) * self._settings.page_size * grain
         prefill_seconds = prefilled / PROMPT_TOKENS * self._pace.prefill_seconds
-        return moved * KV_BYTES_PER_TOKEN / HOST_BYTES_PER_SECOND + prefill_seconds + self._decode_seconds(rows)
+        move_seconds = self._tokens_to_move(batch) * KV_BYTES_PER_TOKEN / HOST_BYTES_PER_SECOND
+        return move_seconds + prefill_seconds + self._decode_seconds(rows)
+
+    def _tokens_to_move(self, batch: Batch) -> int:
+        """Whose keys and values leave the device or come back."""
+        num_pages = sum(len(move.pages) for move in batch.moves if isinstance(move, Move))
+        return num_pages * self._settings.page_size * self._arm.grain
 
     def _decode_seconds(self, rows: int) -> float:
         if rows == 0:
