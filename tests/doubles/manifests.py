@@ -115,6 +115,7 @@ WRONG: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
     "deadline-word": ({"spec.deadlines.onDeadline": "Retry"}, ("deadlines.onDeadline", "Retry")),
     "deadline-switch": ({"spec.deadlines.honourClient": "yes"}, ("deadlines.honourClient",)),
     "runaway-word": ({"spec.runaway.mode": "Kill"}, ("runaway.mode", "Kill")),
+    "tool-calls-word": ({"spec.parsers.toolCalls": "Qwen"}, ("parsers.toolCalls", "Qwen")),
     "runaway-bare-off": ({"spec.runaway.mode": False}, ("runaway.mode",)),
     "paused-kv-word": ({"spec.offload.pausedKV": "much"}, ("offload.pausedKV", "much")),
     "paused-kv-negative": ({"spec.offload.pausedKV": -1}, ("offload.pausedKV", "-1")),
