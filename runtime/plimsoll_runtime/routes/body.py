@@ -92,6 +92,17 @@ def refuse_unsupported(body: Mapping[str, Any], accepted: Mapping[str, tuple[Any
         raise refuse("unsupported_parameter", f"{name} is not supported by this server: leave it out", name)
 
 
+def read_switch(body: Mapping[str, Any], name: str, *, default: bool = False, path: str = "") -> bool:
+    """A boolean that is the default where it is absent or null. `path`: where `body` lies in the whole."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool):
+        return value
+    where = f"{path}.{name}" if path else name
+    raise refuse("invalid_type", f"{where} must be true or false", where)
+
+
 def unknown_fields(body: Mapping[str, Any], known: Iterable[str]) -> tuple[str, ...]:
     """Names in the body that are in no list of ours, in the order sent."""
     known_names = frozenset(known)

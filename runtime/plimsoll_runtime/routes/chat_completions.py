@@ -21,6 +21,7 @@ from plimsoll_runtime.routes.openai_fields import (
     UNSUPPORTED,
     WITHOUT_EFFECT,
     ending_fields,
+    function_call,
     heading,
     read_envelope,
     usage_body,
@@ -112,7 +113,7 @@ class _Choices:
     def call(self, event: CallBegun | CallArguments) -> dict[str, Any]:
         """The first chunk of a call has its id and name, the others its arguments."""
         if isinstance(event, CallBegun):
-            call = _call(event.call_id, event.name, "")
+            call = function_call(event.call_id, event.name, "")
         else:
             call = {"function": {"arguments": event.text}}
         return {"delta": {"tool_calls": [{"index": event.call, **call}]}, "logprobs": None}
@@ -125,17 +126,13 @@ def _whole_choice(choice: ChoiceAnswer, facts: AnswerFacts) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
     if choice.calls:
         message["content"] = choice.text if choice.text else None
-        message["tool_calls"] = [_call(call.call_id, call.name, call.arguments) for call in choice.calls]
+        message["tool_calls"] = [function_call(call.call_id, call.name, call.arguments) for call in choice.calls]
     return {
         "index": choice.choice,
         "message": message,
         "logprobs": _asked_logprobs(choice.logprobs, facts),
         **ending_fields(choice),
     }
-
-
-def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": f"call_{call_id}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _asked_logprobs(logprobs: tuple[TextLogprob, ...], facts: AnswerFacts) -> dict[str, Any] | None:

@@ -14,7 +14,14 @@ from plimsoll_runtime.contract.endpoints import COMPLETIONS as PATH
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
 from plimsoll_runtime.events import CallArguments, CallBegun, Echo, TextDelta
 from plimsoll_runtime.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
-from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing, unknown_fields, wire_values
+from plimsoll_runtime.routes.body import (
+    read_switch,
+    refuse,
+    refuse_unsupported,
+    refusing,
+    unknown_fields,
+    wire_values,
+)
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, ChoiceAnswer, Dialect, StreamWriter
 from plimsoll_runtime.routes.openai_fields import (
     ENVELOPE_NAMES,
@@ -24,7 +31,6 @@ from plimsoll_runtime.routes.openai_fields import (
     ending_fields,
     heading,
     read_envelope,
-    read_switch,
     usage_body,
 )
 from plimsoll_runtime.routes.openai_logprobs import LegacyLogprobs, joined

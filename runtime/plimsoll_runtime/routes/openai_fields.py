@@ -1,4 +1,4 @@
-"""What chat completions and completions have in common: envelope, names of sampling values, usage, how a choice ended.
+"""What the OpenAI routes have in common: envelope, names of sampling values, usage, calls, how a choice ended.
 
 In and out: JSON values. Nothing here knows messages, prompts or choices. Source: OpenAI's API reference
 of the two routes, and for fields that OpenAI does not have the names that vLLM gave them.
@@ -81,14 +81,6 @@ def read_envelope(body: Mapping[str, Any]) -> Envelope:
     )
 
 
-def read_switch(body: Mapping[str, Any], name: str) -> bool:
-    """A boolean that is false where it is absent or null."""
-    value = body.get(name)
-    if value is None or isinstance(value, bool):
-        return value is True
-    raise refuse("invalid_type", f"{name} must be true or false", name)
-
-
 def usage_body(usage: Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -107,6 +99,16 @@ def ending_fields(choice: ChoiceAnswer | ChoiceEnded) -> dict[str, Any]:
     if choice.detail is not None:
         fields["finish_detail"] = finish_detail_body(choice.detail)
     return fields
+
+
+def call_id_field(call_id: str) -> str:
+    """A call's id as these APIs write it: its result comes back under it."""
+    return f"call_{call_id}"
+
+
+def function_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A call in a message of the assistant, as it is answered, and as it stands in a conversation."""
+    return {"id": call_id_field(call_id), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def heading(facts: AnswerFacts, id_prefix: str, kind: str) -> dict[str, Any]:

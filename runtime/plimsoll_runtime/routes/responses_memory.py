@@ -14,6 +14,7 @@ from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest
 from plimsoll_runtime.routes.content import call_arguments
 from plimsoll_runtime.routes.dialect import Answer, ChoiceAnswer
+from plimsoll_runtime.routes.openai_fields import function_call
 from plimsoll_runtime.routes.response_store import ResponseStore
 
 
@@ -56,12 +57,7 @@ def _answered(choice: ChoiceAnswer) -> dict[str, Any]:
     if not choice.calls:
         return {"role": "assistant", "content": choice.text}
     calls = [
-        {
-            "id": f"call_{call.call_id}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": call_arguments(call.arguments, "arguments")},
-        }
-        for call in choice.calls
+        function_call(call.call_id, call.name, call_arguments(call.arguments, "arguments")) for call in choice.calls
     ]
     return {"role": "assistant", "content": choice.text if choice.text else None, "tool_calls": calls}
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from plimsoll_runtime.events import AnswerReason, TextLogprob, Usage
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Call, ChoiceAnswer, finish_detail_body
+from plimsoll_runtime.routes.openai_fields import call_id_field
 from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -88,13 +89,17 @@ def message_id(facts: AnswerFacts, message: int) -> str:
     return f"msg_{facts.request_id}" + (f"_{message}" if message else "")
 
 
+def call_item_id(call_id: str) -> str:
+    return f"fc_{call_id}"
+
+
 def call_item(call_id: str, name: str, arguments: str, status: ItemStatus) -> dict[str, Any]:
     """A call of a function. Its result comes back under `call_id`; `id` is that of the item."""
     return {
-        "id": f"fc_{call_id}",
+        "id": call_item_id(call_id),
         "type": "function_call",
         "status": status,
-        "call_id": f"call_{call_id}",
+        "call_id": call_id_field(call_id),
         "name": name,
         "arguments": arguments,
     }

@@ -28,6 +28,7 @@ from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Frame, json_fra
 from plimsoll_runtime.routes.responses_object import (
     ItemStatus,
     call_item,
+    call_item_id,
     failed_response,
     finished_response,
     item_status,
@@ -180,7 +181,7 @@ class _Call:
     def __init__(self, output_index: int, begun: CallBegun) -> None:
         self.output_index = output_index
         self.begun = begun
-        self.item_id = f"fc_{begun.call_id}"
+        self.item_id = call_item_id(begun.call_id)
         self.arguments: list[str] = []
 
     def item(self, status: ItemStatus, *, is_empty: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from plimsoll_runtime.request import Tool, ToolUse
-from plimsoll_runtime.routes.body import RefusedError, WireModel, read, refuse
+from plimsoll_runtime.routes.body import RefusedError, WireModel, read, read_switch, refuse
 
 FIELDS: Final = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 """The names on the OpenAI routes."""
@@ -80,15 +80,12 @@ def messages_tools(body: Mapping[str, Any], tool_choice: Mapping[str, Any] | Non
         tools.append(Tool(made.name, made.description, made.input_schema or _NO_PARAMETERS))
     _check_each_once(tools)
     choice = {} if tool_choice is None else tool_choice
-    one = choice.get("disable_parallel_tool_use")
-    if not isinstance(one, bool | None):
-        param = "tool_choice.disable_parallel_tool_use"
-        raise refuse("invalid_type", f"{param} must be true or false", param)
+    takes_one = read_switch(choice, "disable_parallel_tool_use", path="tool_choice")
     match choice.get("type", "auto"):
         case "none":
             return None
         case "auto":
-            return _use(tools, parallel=one is not True)
+            return _use(tools, parallel=not takes_one)
         case "any":
             raise _forced(tools, None)
         case "tool":
@@ -98,14 +95,12 @@ def messages_tools(body: Mapping[str, Any], tool_choice: Mapping[str, Any] | Non
 
 def _openai_use(body: Mapping[str, Any], tools: Sequence[Tool], path_of_name: Iterable[str]) -> ToolUse | None:
     _check_each_once(tools)
-    parallel = body.get("parallel_tool_calls")
-    if not isinstance(parallel, bool | None):
-        raise refuse("invalid_type", "parallel_tool_calls must be true or false", "parallel_tool_calls")
+    parallel = read_switch(body, "parallel_tool_calls", default=True)
     match body.get("tool_choice"):
         case "none":
             return None
         case "auto" | None:
-            return _use(tools, parallel=parallel is not False)
+            return _use(tools, parallel=parallel)
         case "required":
             raise _forced(tools, None)
         case {"type": "function", **choice}:
