@@ -7,7 +7,7 @@ tokenizers v3 to v13, and the chat templates of Mistral-7B-Instruct-v0.3 and Mis
 
 from plimsoll_runtime.text.tool_calls.json_calls import JsonCalls, read_named_call
 from plimsoll_runtime.text.tool_calls.parser import Tools
-from plimsoll_runtime.text.tool_calls.reader import SPACE, EndOfTextError, MalformedError, Reader, Steps
+from plimsoll_runtime.text.tool_calls.reader import SPACE, MalformedError, Reader, Steps
 from plimsoll_runtime.text.tool_calls.writer import Writer
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -44,12 +44,8 @@ class Mistral:
 
     def _name(self) -> Steps[str]:
         """A word, and the white space behind it."""
-        characters: list[str] = []
-        while (character := (yield from self._reader.peek())) and character not in _NOT_IN_A_NAME:
-            characters.append((yield from self._reader.take()))
-        if not character:
-            raise EndOfTextError
-        if not characters:
+        name = yield from self._reader.take_while(lambda character: character not in _NOT_IN_A_NAME)
+        if not name:
             raise MalformedError
         yield from self._reader.skip()
-        return "".join(characters)
+        return name

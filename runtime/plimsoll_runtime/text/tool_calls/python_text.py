@@ -43,12 +43,7 @@ class PythonText:
 
     def _word(self) -> Steps[None]:
         """A number or a word; it is complete with the character after it."""
-        characters: list[str] = []
-        while (character := (yield from self._reader.peek())) and character not in _ENDS_A_WORD:
-            characters.append((yield from self._reader.take()))
-        if not character:
-            raise EndOfTextError
-        word = "".join(characters)
+        word = yield from self._reader.take_while(lambda character: character not in _ENDS_A_WORD)
         number = word.removeprefix("+")
         if word in _WORDS:
             self._say(_WORDS[word])

@@ -9,7 +9,7 @@ import json
 
 from plimsoll_runtime.text.tool_calls.parser import Tools
 from plimsoll_runtime.text.tool_calls.python_text import PythonText
-from plimsoll_runtime.text.tool_calls.reader import EndOfTextError, MalformedError, Reader, Steps
+from plimsoll_runtime.text.tool_calls.reader import MalformedError, Reader, Steps
 from plimsoll_runtime.text.tool_calls.writer import Writer
 
 _TAG = "<|python_start|>"
@@ -77,11 +77,7 @@ class Pythonic:
 
     def _name(self) -> Steps[str]:
         """A name; those of tools may have dots and hyphens."""
-        characters: list[str] = []
-        while (character := (yield from self._reader.peek())).isalnum() or character in ("_", ".", "-"):
-            characters.append((yield from self._reader.take()))
-        if not character:
-            raise EndOfTextError
-        if not characters:
+        name = yield from self._reader.take_while(lambda character: character.isalnum() or character in "_.-")
+        if not name:
             raise MalformedError
-        return "".join(characters)
+        return name

@@ -6,7 +6,7 @@ cannot depend on how they were cut. In: pieces of text, then the end. Out: chara
 what the grammar needs, EndOfTextError where they end first.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, TypeVar
 
 Result = TypeVar("Result")
@@ -90,6 +90,15 @@ class Reader:
         while (character := (yield from self.peek())) and character in characters:
             self._at += 1
         return character
+
+    def take_while(self, is_wanted: Callable[[str], bool]) -> Steps[str]:
+        """Takes what is wanted, often nothing. Raises EndOfTextError where the text ended before what is not."""
+        start = self._at
+        while (character := (yield from self.peek())) and is_wanted(character):
+            self._at += 1
+        if not character:
+            raise EndOfTextError
+        return self._text[start : self._at]
 
     def take_if(self, options: Sequence[str]) -> Steps[str | None]:
         """Takes the longest of the texts that stands here; waits as long as one may still come.
