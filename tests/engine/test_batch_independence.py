@@ -7,7 +7,7 @@ than 1e-4 (a tie); ties are printed, and more than one request in a hundred is a
 
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.events import PrefillDone, Token
 from plimsoll_runtime.models.decoder import Decoder, load_decoder
 from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONTEXT = 96
 PAGE_SIZE = 8
@@ -53,15 +55,6 @@ class Answer:
 
     token_ids: tuple[int, ...]
     top: tuple[dict[int, float], ...]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that share busy cores wait for each other much longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def write_tiny_llama(folder: Path) -> Path:

@@ -4,7 +4,6 @@ Tiny random Qwen3.5 models, dense and mixture, in float32, greedy. A first token
 tokens' logprobs lie closer than 1e-4 in the solo run (a tie), as in test_batch_independence.py.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,8 @@ from plimsoll_runtime.engine.runner import ModelRunner
 from plimsoll_runtime.engine.settings import EngineSettings, Schedule
 from plimsoll_runtime.events import PrefillDone, Token
 from plimsoll_runtime.models.decoder import Decoder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONTEXT = 96
 PAGE_SIZE = 8
@@ -50,14 +51,6 @@ def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for parameter in model.parameters():
             parameter.mul_(2.0)
     return load(save_folder(model, tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def answer(decoder: Decoder, prompts: list[list[int]], together: bool = True, **values: Any) -> Answers:

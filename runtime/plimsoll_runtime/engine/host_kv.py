@@ -5,11 +5,10 @@ pages it may hold is counted by residency.py. Shapes: L layers with attention, R
 D head_dim.
 
 Ownership: a copy, `[L, 2, R, K, D]` and the rows of one slot of every state, lives from `take` to `give_back` or
-`drop`; `copy_state` stays on the device. It is memory of this process and never a
-file. Scattered pages are gathered layer by layer, so that what crosses the bus is contiguous. On a CUDA device the
-host's side is pinned and nothing waits for the copies: they stand in the device's own stream, before whatever writes
-the pages next. (That path follows the documentation of torch and has not been run; the device computes nothing while it
-copies.)
+`drop`; `copy_state` stays on the device. It is memory of this process and never a file. Scattered pages are gathered
+layer by layer, so that what crosses the bus is contiguous. On a CUDA device the host's side is pinned and nothing waits
+for the copies: they stand in the device's own stream, before whatever writes the pages next. (That path follows the
+documentation of torch and has not been run; the device computes nothing while it copies.)
 """
 
 from collections.abc import Hashable

@@ -12,6 +12,9 @@ from typing import Any
 from plimsoll_runtime.models.weights.errors import CheckpointError
 
 MAX_SIZE = 2**31 - 1
+MAX_LAYERS = 1024
+MAX_CONV_TOKENS = 64
+"""What a convolution before a state may see: more is a broken file."""
 
 
 class Fields:

@@ -32,14 +32,12 @@ from plimsoll_runtime.models.weights.entries import (
     split_first_dimension,
 )
 from plimsoll_runtime.models.weights.errors import CheckpointError
-from plimsoll_runtime.models.weights.fields import Fields
+from plimsoll_runtime.models.weights.fields import MAX_CONV_TOKENS, MAX_LAYERS, Fields
 from plimsoll_runtime.models.weights.gguf import GgufFile
 from plimsoll_runtime.models.weights.row_orders import gates_first, halves_order
 
 DELTA_FAMILIES = ("qwen35", "qwen35moe")
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3", "qwen3moe", *DELTA_FAMILIES)
-MAX_LAYERS = 1024
-MAX_CONV_TOKENS = 64
 GEMMA3_27B_LAYERS = 62
 END_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 SAMPLING_PREFIX = "general.sampling."

@@ -35,7 +35,7 @@ from plimsoll_runtime.models.weights.entries import (
     split_first_dimension,
 )
 from plimsoll_runtime.models.weights.errors import CheckpointError
-from plimsoll_runtime.models.weights.fields import Fields
+from plimsoll_runtime.models.weights.fields import MAX_CONV_TOKENS, MAX_LAYERS, Fields
 from plimsoll_runtime.models.weights.row_orders import gates_first
 
 DELTA_FAMILIES = ("qwen3_5_text", "qwen3_5_moe_text")
@@ -43,8 +43,6 @@ FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text", "qwen3_moe", *DELTA_FAMILI
 TEXT_PARTS: Mapping[str, str] = {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 """Models that also see: their text is served alone, and described under `text_config`."""
 
-MAX_LAYERS = 1024
-MAX_CONV_TOKENS = 64
 OUTPUT_NAME = "lm_head.weight"
 DEFAULT_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
