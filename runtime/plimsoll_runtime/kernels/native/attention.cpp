@@ -107,10 +107,12 @@ AttendBlock AttentionPlan::describe(const Block& block, const float* queries, in
     attend.values = static_cast<const char*>(step_.values[layer]) + head_offset;
     attend.page_stride = decoder_.num_kv_heads * head_dim * PAGE_TOKENS;
     attend.is_half = decoder_.is_half != 0;
+    attend.next_keys = attend.keys;
+    attend.next_chunk = 0;
     return attend;
 }
 
-void AttentionPlan::attend_alone(const Block& block, const AttendBlock& attend, float* output) {
+void AttentionPlan::attend_alone(const Block& block, AttendBlock attend, float* output) {
     alignas(64) float total_values[MAX_BLOCK_QUERIES * MAX_HEAD_DIM], next_values[MAX_BLOCK_QUERIES * MAX_HEAD_DIM];
     Partial totals[MAX_BLOCK_QUERIES], nexts[MAX_BLOCK_QUERIES];
     const int num_queries = block.num_tokens * group_, head_dim = attend.head_dim;
@@ -118,8 +120,10 @@ void AttentionPlan::attend_alone(const Block& block, const AttendBlock& attend, 
         totals[query] = {-INFINITY, 0, total_values + query * head_dim};
         nexts[query] = {-INFINITY, 0, next_values + query * head_dim};
     }
+    attend.next_chunk = block.first_chunk + 1;
     operations_.attend_chunk(attend, block.first_chunk, totals);
     for (int64_t chunk = 1; chunk < block.num_chunks; chunk++) {
+        attend.next_chunk = block.first_chunk + chunk + 1;
         operations_.attend_chunk(attend, block.first_chunk + chunk, nexts);
         for (int query = 0; query < num_queries; query++) operations_.merge(totals[query], nexts[query], head_dim);
     }
@@ -131,8 +135,12 @@ void AttentionPlan::attend_part(const Task& task, const float* queries, int64_t 
     for (int64_t chunk = task.first_chunk; chunk < task.stop_chunk; chunk++)
         for (int64_t index = task.block; index < stop_block; index++) {
             const Block& block = blocks_[index];
+            const bool is_last_head = index + 1 == stop_block;
+            AttendBlock attend = describe(block, queries, layer);
+            attend.next_keys = describe(blocks_[is_last_head ? task.block : index + 1], queries, layer).keys;
+            attend.next_chunk = is_last_head ? chunk + 1 : chunk;
             Partial* partials = &partial_sums_[block.first_partial];
-            operations_.attend_chunk(describe(block, queries, layer), chunk,
+            operations_.attend_chunk(attend, chunk,
                                      partials + (chunk - block.first_chunk) * block.num_tokens * group_);
         }
     for (int64_t index = task.block; index < stop_block; index++)

@@ -48,7 +48,7 @@ class AttentionPlan {
     void add_tasks(int num_threads);
     void share(int64_t first_block, int64_t num_pieces);
     void run_task(const Task& task, const float* queries, int64_t layer, float* output);
-    void attend_alone(const Block& block, const AttendBlock& attend, float* output);
+    void attend_alone(const Block& block, AttendBlock attend, float* output);
     void attend_part(const Task& task, const float* queries, int64_t layer, float* output);
     void merge_parts(const Block& block, float* output);
     AttendBlock describe(const Block& block, const float* queries, int64_t layer) const;

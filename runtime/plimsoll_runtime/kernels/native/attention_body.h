@@ -4,6 +4,7 @@
 // Values: a tile of QUERIES x registers of the head, token after token. Tokens that a query does not see weigh 0.
 
 constexpr int FETCH_LEVEL = 2;  // into the second-level cache
+constexpr int FETCH_DIMENSIONS = 2;  // a line of float16 keys
 constexpr int PAGE_VECTORS = PAGE_TOKENS / WIDTH;
 
 struct ChunkView {
@@ -14,46 +15,41 @@ struct ChunkView {
     const float* queries;  // [queries][head_dim], scaled
 };
 
-// What follows in memory is not what follows in the context, so the processor cannot guess it. While it scores a tile
-// of pages it is asked for the keys of the next tile and for the values of this one, a line at a time: all at once
-// would stand in the way of the loads that are waited for.
-template <typename Element, int PAGES>
-struct Ahead {
-    const char* keys[PAGES];
-    const char* values[PAGES];
+// What follows in memory is not what follows in the context, so the processor cannot guess it. It is asked ahead, a line
+// at a time between the computations, since many at once would stand in the way of the loads that are waited for: while
+// scores are made, for the values of the same tokens; while values are summed, for the keys of what is attended next.
+// The first queries of a block ask for all.
+template <typename Element>
+static inline void fetch(const Element* from, int num_elements) {
+    constexpr int LINE_ELEMENTS = 64 / sizeof(Element);
+    for (int at = 0; at < num_elements; at += LINE_ELEMENTS) __builtin_prefetch(from + at, 0, FETCH_LEVEL);
+}
 
-    Ahead(const AttendBlock& block, int64_t page) {
-        const int64_t last_page = (block.first_position + block.num_tokens - 1) / PAGE_TOKENS;
-        for (int p = 0; p < PAGES; p++) {
-            const int64_t next = page + 2 * PAGES + p <= last_page ? page + 2 * PAGES + p : last_page;
-            keys[p] = reinterpret_cast<const char*>(static_cast<const Element*>(block.keys) +
-                                                    block.pages[next] * block.page_stride);
-            values[p] = reinterpret_cast<const char*>(static_cast<const Element*>(block.values) +
-                                                      block.pages[page + p] * block.page_stride);
-        }
-    }
+template <typename Element>
+static inline const Element* page_of(const AttendBlock& block, const void* cache, int64_t page) {
+    return static_cast<const Element*>(cache) + block.pages[page] * block.page_stride;
+}
 
-    // Called for every dimension, each of which has PAGE_TOKENS elements of a page's keys, and of its values.
-    void fetch(int dimension) const {
-        const int64_t at = dimension * PAGE_TOKENS * static_cast<int64_t>(sizeof(Element));
-        if (at % 64 != 0) return;
-        for (int p = 0; p < PAGES; p++) {
-            __builtin_prefetch(keys[p] + at, 0, FETCH_LEVEL);
-            __builtin_prefetch(values[p] + at, 0, FETCH_LEVEL);
-        }
-    }
-};
+// The keys that are needed after `page` of this chunk: they stand as far from the start of theirs.
+template <typename Element>
+static inline const Element* next_keys(const AttendBlock& block, const ChunkView& view, int64_t page) {
+    const int64_t last_page = (block.first_position + block.num_tokens - 1) / PAGE_TOKENS;
+    const int64_t next = block.next_chunk * (CHUNK_TOKENS / PAGE_TOKENS) + page - view.first_page;
+    return page_of<Element>(block, block.next_keys, next < last_page ? next : last_page);
+}
 
 template <typename Element, int QUERIES, int PAGES>
 static inline void score_tile(const AttendBlock& block, const ChunkView& view, int query, int page) {
-    const Element* keys[PAGES];
-    for (int p = 0; p < PAGES; p++)
-        keys[p] = static_cast<const Element*>(block.keys) + block.pages[view.first_page + page + p] * block.page_stride;
-    const Ahead<Element, PAGES> ahead(block, view.first_page + page);
+    const Element *keys[PAGES], *values[PAGES];
+    for (int p = 0; p < PAGES; p++) {
+        keys[p] = page_of<Element>(block, block.keys, view.first_page + page + p);
+        values[p] = page_of<Element>(block, block.values, view.first_page + page + p);
+    }
     const float* queries = view.queries + query * block.head_dim;
     vec sums[QUERIES][PAGES][PAGE_VECTORS] = {};
     for (int d = 0; d < block.head_dim; d++) {
-        if (query == 0) ahead.fetch(d);
+        if (query == 0 && d % FETCH_DIMENSIONS == 0)
+            for (int p = 0; p < PAGES; p++) fetch(values[p] + d * PAGE_TOKENS, FETCH_DIMENSIONS * PAGE_TOKENS);
         vec key[PAGES][PAGE_VECTORS];
         for (int p = 0; p < PAGES; p++)
             for (int v = 0; v < PAGE_VECTORS; v++) key[p][v] = load(keys[p] + d * PAGE_TOKENS + v * WIDTH);
@@ -85,9 +81,11 @@ static inline void sum_values(const AttendBlock& block, const ChunkView& view, i
     for (int64_t position = view.first; position <= view.last;) {
         const int64_t page = position / PAGE_TOKENS;
         const int64_t page_stop = (page + 1) * PAGE_TOKENS <= view.last ? (page + 1) * PAGE_TOKENS : view.last + 1;
-        const Element* values = static_cast<const Element*>(block.values) + block.pages[page] * block.page_stride +
-                                (position - page * PAGE_TOKENS) * block.head_dim + dimension;
-        for (; position < page_stop; position++, values += block.head_dim) {
+        const int64_t start = (position - page * PAGE_TOKENS) * block.head_dim + dimension;
+        const Element* values = page_of<Element>(block, block.values, page) + start;
+        const Element* next = next_keys<Element>(block, view, page) + start;
+        for (; position < page_stop; position++, values += block.head_dim, next += block.head_dim) {
+            if (query == 0) fetch(next, VECTORS * WIDTH);
             vec value[VECTORS];
             for (int v = 0; v < VECTORS; v++) value[v] = load(values + v * WIDTH);
             for (int q = 0; q < QUERIES; q++) {

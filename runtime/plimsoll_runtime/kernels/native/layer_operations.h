@@ -37,6 +37,8 @@ struct AttendBlock {
     const void* keys;  // of this key/value head in page 0
     const void* values;
     int64_t page_stride;  // elements from page to page
+    const void* next_keys;  // of what is attended after this: its keys in page 0, and its chunk
+    int64_t next_chunk;
     bool is_half;
 };
 
