@@ -13,13 +13,10 @@ import torch
 
 from cpu_figures import AT_4000
 from plimsoll_runtime.models.architecture import Architecture
-from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE
+from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, native_head_elements
 from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
 
 LARGE_BYTES = 2**30
-KV_VALUE_BYTES = NATIVE_CACHE_DTYPE.itemsize
-"""Where the native kernels compute; torch alone keeps four bytes."""
-
 DEEP_TOKENS = 4000
 _REPEATS = 7
 
@@ -31,7 +28,7 @@ def measure_roofline(model: Path, num_threads: int) -> dict[str, float]:
     shape = checkpoint.architecture
     return {
         "weight_megabytes": checkpoint.weight_bytes / 1e6,
-        "kv_kilobytes_per_token": shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim * KV_VALUE_BYTES / 1e3,
+        "kv_kilobytes_per_token": _kv_bytes_per_token(shape) / 1e3,
         "decode_megaflops_per_token": 2 * (_linear_weights(shape) + shape.vocab_size * shape.hidden_size) / 1e6,
         "prefill_megaflops_per_token": 2 * _linear_weights(shape) / 1e6,
         "weights_gigabytes_per_second": _bandwidth(checkpoint.weight_bytes) / 1e9,
@@ -59,6 +56,12 @@ def shares(roofline: Mapping[str, float], rates: Mapping[str, float]) -> dict[st
         done = rates["prefill"] * roofline["prefill_megaflops_per_token"] / 1e3
         reached["prefill: operations, of the float32 rate"] = done / roofline["float32_gigaflops"]
     return {name: 100 * share for name, share in reached.items()}
+
+
+def _kv_bytes_per_token(shape: Architecture) -> int:
+    """Where the native kernels compute; torch alone keeps four bytes for each number."""
+    head_bytes = native_head_elements(shape.head_dim) * NATIVE_CACHE_DTYPE.itemsize
+    return 2 * shape.num_layers * shape.num_kv_heads * head_bytes
 
 
 def _linear_weights(shape: Architecture) -> int:

@@ -55,7 +55,7 @@ def test_auto_takes_the_native_kernels(native_library: tuple[str, ...], monkeypa
         pytest.skip("cpu_feature: avx2")
     loaded, cache_dtype = _load("auto", monkeypatch)
     assert (loaded.kernels["name"], loaded.kernels["computes"]) == ("native", "layers")
-    assert cache_dtype == torch.float16
+    assert cache_dtype == torch.int8
 
 
 def _load(dtype: str, monkeypatch: pytest.MonkeyPatch) -> tuple[LoadedModel, torch.dtype]:

@@ -44,7 +44,7 @@ from plimsoll_runtime.engine.settings import (
 from plimsoll_runtime.kernels.native_library import KernelChoice, choose_kernels
 from plimsoll_runtime.models.architecture import GatedDelta
 from plimsoll_runtime.models.decoder import Progress, load_decoder
-from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, NativeDecoder, fits_library
+from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, NativeDecoder, fits_library, native_head_elements
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.text.errors import TemplateError, TokenizerError
@@ -91,12 +91,15 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
         checkpoint.architecture, checkpoint.weights.layer_storages, dtype, DEFAULT_PAGE_SIZE
     )
     cache_dtype = NATIVE_CACHE_DTYPE if computes_natively else dtype
-    plan = _plan(config, checkpoint, device, cache_dtype)
+    head_dim = checkpoint.architecture.head_dim
+    head_elements = native_head_elements(head_dim) if computes_natively else head_dim
+    plan = _plan(config, checkpoint, device, cache_dtype, head_elements)
     limits = _limits(config, plan)
     decoder = load_decoder(checkpoint, device, dtype, progress, kernels.native)
     model = NativeDecoder(decoder, kernels.native) if computes_natively and kernels.native is not None else decoder
     cache = allocate_cache(
         checkpoint.architecture,
+        head_elements=head_elements,
         num_pages=plan.num_pages,
         page_size=plan.page_size,
         num_states=plan.facts.num_states,
@@ -133,7 +136,7 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
 
 
 def _choose_kernels(config: RuntimeConfig, device: torch.device, checkpoint: Checkpoint) -> KernelChoice:
-    """The native kernels round what the layers hand on to 8 bits, and keys and values to 16: only for auto."""
+    """The native kernels round what the layers hand on, and keys and values, to 8 bits: only for auto."""
     if config.dtype != "auto":
         return KernelChoice(None, f"{field_names('dtype')} is {config.dtype}; the native kernels need auto")
     return choose_kernels(device, usable_cores(), checkpoint.weights.layer_storages)
@@ -157,7 +160,7 @@ def _load_text(checkpoint: Checkpoint) -> ModelText:
 
 
 def _plan(
-    config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, cache_dtype: torch.dtype
+    config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, cache_dtype: torch.dtype, head_elements: int
 ) -> CapacityPlan:
     architecture = checkpoint.architecture
     facts = MemoryFacts(
@@ -176,7 +179,7 @@ def _plan(
         kv_bytes_per_token=kv_bytes_per_token(
             num_layers=len(architecture.attention_layers),
             num_kv_heads=architecture.num_kv_heads,
-            head_dim=architecture.head_dim,
+            head_elements=head_elements,
             element_bytes=cache_dtype.itemsize,
         ),
         host_bytes=None if device.type == "cpu" else available_bytes(torch.device("cpu")),

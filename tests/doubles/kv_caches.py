@@ -14,13 +14,19 @@ def float_cache(
     """For the layers of `shape`; without one a single number for each token and state, as PagedMemory keeps them."""
     if shape is not None:
         return allocate_cache(
-            shape, num_pages=num_pages, page_size=page_size, num_states=num_states, dtype=torch.float32, device="cpu"
+            shape,
+            head_elements=shape.head_dim,
+            num_pages=num_pages,
+            page_size=page_size,
+            num_states=num_states,
+            dtype=torch.float32,
+            device="cpu",
         )
     cache: list[AnyCache] = []
     cache += allocate_kv_cache(
         num_layers=1,
         num_kv_heads=1,
-        head_dim=1,
+        head_elements=1,
         num_pages=num_pages,
         page_size=page_size,
         dtype=torch.float32,

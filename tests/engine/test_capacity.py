@@ -186,7 +186,7 @@ def test_a_plan_never_exceeds_the_memory_and_holds_a_context(facts: MemoryFacts,
 
 def test_bytes_of_one_token_and_of_one_step() -> None:
     """SmolLM2-135M in float32."""
-    assert kv_bytes_per_token(num_layers=30, num_kv_heads=3, head_dim=64, element_bytes=4) == 46_080
+    assert kv_bytes_per_token(num_layers=30, num_kv_heads=3, head_elements=64, element_bytes=4) == 46_080
     transient = step_transient_bytes(
         step_tokens=512,
         logit_rows=64,

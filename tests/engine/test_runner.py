@@ -62,7 +62,7 @@ def test_a_mixed_step() -> None:
 
 def test_the_cache_has_a_row_for_every_token_of_every_page() -> None:
     layers = allocate_kv_cache(
-        num_layers=2, num_kv_heads=3, head_dim=4, num_pages=5, page_size=2, dtype=torch.bfloat16, device="cpu"
+        num_layers=2, num_kv_heads=3, head_elements=4, num_pages=5, page_size=2, dtype=torch.bfloat16, device="cpu"
     )
     assert [(tuple(t.shape), t.dtype) for layer in layers for t in (layer.keys, layer.values)] == [
         ((10, 3, 4), torch.bfloat16)

@@ -11,7 +11,13 @@ from plimsoll_runtime.models.architecture import Attention, GatedDelta
 from plimsoll_runtime.models.attention import AttentionBatch, LayerCache, SequenceSpan
 from plimsoll_runtime.models.decoder import AnyCache, Decoder, load_decoder
 from plimsoll_runtime.models.gated_delta import StateCache
-from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, PAGE_TOKENS, NativeDecoder, fits_library
+from plimsoll_runtime.models.native_decoder import (
+    NATIVE_CACHE_DTYPE,
+    PAGE_TOKENS,
+    NativeDecoder,
+    fits_library,
+    native_head_elements,
+)
 from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
 
 AnyDecoder = Decoder | NativeDecoder
@@ -36,22 +42,25 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     return load_decoder(open_checkpoint(path), CPU, dtype, lambda done_bytes, all_bytes: None)
 
 
-def load_native(path: Path, kernels: NativeKernels, cache_dtype: torch.dtype = NATIVE_CACHE_DTYPE) -> NativeDecoder:
+def load_native(path: Path, kernels: NativeKernels) -> NativeDecoder:
     checkpoint = open_checkpoint(path)
     assert fits_library(checkpoint.architecture, checkpoint.weights.layer_storages, torch.float32, PAGE_TOKENS)
     decoder = load_decoder(checkpoint, CPU, torch.float32, lambda done_bytes, all_bytes: None, kernels)
-    return NativeDecoder(decoder, kernels, cache_dtype)
+    return NativeDecoder(decoder, kernels)
 
 
 def empty_cache(decoder: AnyDecoder) -> list[AnyCache]:
     """Filled with numbers that would show: a page or state that is read before it is written is never silently zero."""
     shape = decoder.architecture
-    size = (NUM_PAGES * page_size_of(decoder), shape.num_kv_heads, shape.head_dim)
-    dtype = decoder.cache_dtype if isinstance(decoder, NativeDecoder) else decoder.dtype
+    is_native = isinstance(decoder, NativeDecoder)
+    head_elements = native_head_elements(shape.head_dim) if is_native else shape.head_dim
+    size = (NUM_PAGES * page_size_of(decoder), shape.num_kv_heads, head_elements)
+    dtype = NATIVE_CACHE_DTYPE if is_native else decoder.dtype
+    unwritten = 127 if is_native else 9.0  # two such bytes are no number, as a scale
 
     def of_kind(layer: Attention | GatedDelta) -> AnyCache:
         if isinstance(layer, Attention):
-            return LayerCache(torch.full(size, 9.0, dtype=dtype), torch.full(size, 9.0, dtype=dtype))
+            return LayerCache(torch.full(size, unwritten, dtype=dtype), torch.full(size, unwritten, dtype=dtype))
         recurrent = torch.full((NUM_STATES, layer.num_value_heads, layer.key_dim, layer.value_dim), 9.0)
         return StateCache(recurrent, torch.full((NUM_STATES, layer.conv_tokens - 1, layer.conv_size), 9.0, dtype=dtype))
 

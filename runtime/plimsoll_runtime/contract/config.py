@@ -217,7 +217,7 @@ class RuntimeConfig(BaseModel):
         spec=None,
         unit="word",
         description="Type of activations, keys and values, kept exactly. auto: float32, but where the native "
-        "kernels compute (quantized weights, a CPU with AVX2) products of 8-bit activations, float16 keys and values.",
+        "kernels compute (quantized weights, a CPU with AVX2) products of 8-bit activations, 8-bit keys and values.",
     )
     sampling_defaults: Annotated[SamplingDefaults, word(SamplingDefaults)] = setting(
         "model",

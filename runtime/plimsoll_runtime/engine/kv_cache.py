@@ -1,8 +1,9 @@
 """The tensors that hold keys, values and states: one pair per layer, addressed by page or by state slot.
 
 In: the plan's pages and slots, and the model's shape. Out: for a layer with attention a `LayerCache`, [pages *
-page_size, kv_heads, head_dim]; for one that keeps states a `StateCache` of so many slots. It does not know which page
-or slot belongs to whom. Row `page * page_size + i` is token i of the page.
+page_size, kv_heads, head_elements]; for one that keeps states a `StateCache` of so many slots. It does not know which
+page or slot belongs to whom, nor how keys and values lie in a page: for torch, row `page * page_size + i` has token i
+of the page, and the native library has its own layout.
 
 Ownership: the runner and whoever moves what they hold have the only references; pages and slots are overwritten by
 their next owner and never cleared.
@@ -22,14 +23,14 @@ def allocate_kv_cache(
     *,
     num_layers: int,
     num_kv_heads: int,
-    head_dim: int,
+    head_elements: int,
     num_pages: int,
     page_size: int,
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> list[LayerCache]:
     """Not filled: on a CPU the memory is taken page by page as it is written first. No row is read before that."""
-    shape = (num_pages * page_size, num_kv_heads, head_dim)
+    shape = (num_pages * page_size, num_kv_heads, head_elements)
 
     def rows() -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -40,6 +41,7 @@ def allocate_kv_cache(
 def allocate_cache(
     architecture: Architecture,
     *,
+    head_elements: int,
     num_pages: int,
     page_size: int,
     num_states: int,
@@ -51,7 +53,7 @@ def allocate_cache(
         allocate_kv_cache(
             num_layers=len(architecture.attention_layers),
             num_kv_heads=architecture.num_kv_heads,
-            head_dim=architecture.head_dim,
+            head_elements=head_elements,
             num_pages=num_pages,
             page_size=page_size,
             dtype=dtype,
@@ -64,9 +66,9 @@ def allocate_cache(
     ]
 
 
-def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, element_bytes: int) -> int:
+def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_elements: int, element_bytes: int) -> int:
     """Bytes that one token's keys and values take in all layers."""
-    return 2 * num_layers * num_kv_heads * head_dim * element_bytes
+    return 2 * num_layers * num_kv_heads * head_elements * element_bytes
 
 
 def state_bytes(architecture: Architecture, element_bytes: int) -> int:

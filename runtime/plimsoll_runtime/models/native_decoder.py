@@ -29,8 +29,11 @@ MAX_GROUP = 24
 
 MAX_PARTS = 3
 
-NATIVE_CACHE_DTYPE = torch.float16
-"""Half the memory to hold and to read; its rounding disappears in that of the 8-bit inputs of every product."""
+NATIVE_CACHE_DTYPE = torch.int8
+"""Codes, and a float16 scale for each CODE_GROUP dimensions: a quarter of float32 to hold and to read, rounded no more
+than the 8-bit inputs of every product are."""
+
+CODE_GROUP = 32
 
 _POINTER, _SIZE, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -64,7 +67,6 @@ class DecoderStruct(ctypes.Structure):
         ("hidden_size", _SIZE),
         ("feed_forward_size", _SIZE),
         ("is_gelu", _SIZE),
-        ("is_half", _SIZE),
         ("norm_epsilon", _NUMBER),
         ("attention_scale", _NUMBER),
     )
@@ -95,16 +97,20 @@ def fits_library(architecture: Architecture, storages: Collection[str], dtype: t
     return fits_heads and is_dense and is_plain and dtype == torch.float32 and page_size == PAGE_TOKENS
 
 
+def native_head_elements(head_dim: int) -> int:
+    """Elements of NATIVE_CACHE_DTYPE that one token's keys, or values, of one head take: codes and scales."""
+    return head_dim + -(-head_dim // CODE_GROUP) * torch.float16.itemsize
+
+
 class NativeDecoder:
     """The weights of `decoder`, which fits the library, computed by the kernels that packed them.
 
     `forward` and `logits` may be called from one thread at a time."""
 
-    def __init__(self, decoder: Decoder, kernels: NativeKernels, cache_dtype: torch.dtype = NATIVE_CACHE_DTYPE) -> None:
+    def __init__(self, decoder: Decoder, kernels: NativeKernels) -> None:
         self.architecture = decoder.architecture
         self.device = decoder.device
         self.dtype = decoder.dtype
-        self.cache_dtype = cache_dtype
         self._decoder = decoder
         self._kernels = kernels
         self._forward = kernels.library.plimsoll_forward
@@ -123,7 +129,7 @@ class NativeDecoder:
         """Hidden states `[T, E]` after the final norm; writes the new tokens' keys and values into `cache`."""
         assert attention.page_size == PAGE_TOKENS
         layers = [layer for layer in cache if isinstance(layer, LayerCache)]
-        assert layers[0].keys.dtype == self.cache_dtype
+        assert layers[0].keys.dtype == NATIVE_CACHE_DTYPE
         hidden_TE = self._decoder.embed(token_ids_T).contiguous()
         tables = [array("i", span.page_table) for span in attention.spans]
         spans = (SpanStruct * len(tables))(*map(_describe_span, attention.spans, tables))
@@ -156,7 +162,6 @@ class NativeDecoder:
             hidden_size=shape.hidden_size,
             feed_forward_size=shape.feed_forward_size,
             is_gelu=shape.activation == "gelu_tanh",
-            is_half=self.cache_dtype == torch.float16,
             norm_epsilon=shape.norm_epsilon,
             attention_scale=shape.attention_scale,
         )

@@ -92,7 +92,7 @@ AttendBlock AttentionPlan::describe(const Block& block, const float* queries, in
     const DecoderSpan& span = step_.spans[block.span];
     const int64_t head_dim = decoder_.head_dim;
     const int64_t stride = (decoder_.num_heads + 2 * decoder_.num_kv_heads) * head_dim;
-    const int64_t head_offset = block.kv_head * head_dim * PAGE_TOKENS * (decoder_.is_half != 0 ? 2 : 4);
+    const int64_t head_bytes = head_page_bytes(head_dim);
     AttendBlock attend;
     attend.query = queries + (span.start_row + block.token) * stride + block.kv_head * group_ * head_dim;
     attend.query_stride = stride;
@@ -103,10 +103,9 @@ AttendBlock AttentionPlan::describe(const Block& block, const float* queries, in
     attend.window = window_;
     attend.scale = static_cast<float>(decoder_.attention_scale);
     attend.pages = span.pages;
-    attend.keys = static_cast<const char*>(step_.keys[layer]) + head_offset;
-    attend.values = static_cast<const char*>(step_.values[layer]) + head_offset;
-    attend.page_stride = decoder_.num_kv_heads * head_dim * PAGE_TOKENS;
-    attend.is_half = decoder_.is_half != 0;
+    attend.keys = static_cast<const char*>(step_.keys[layer]) + block.kv_head * head_bytes;
+    attend.values = static_cast<const char*>(step_.values[layer]) + block.kv_head * head_bytes;
+    attend.page_stride = decoder_.num_kv_heads * head_bytes;
     attend.next_keys = attend.keys;
     attend.next_chunk = 0;
     return attend;

@@ -106,8 +106,8 @@ private:
 
     void turn(int64_t index, const DecoderLayer& layer, int64_t row, float* queries) {
         const int64_t cache_row = reinterpret_cast<const int64_t*>(cache_rows_.get())[row];
-        const int64_t page_elements = decoder_.num_kv_heads * decoder_.head_dim * PAGE_TOKENS;
-        const int64_t page_bytes = cache_row / PAGE_TOKENS * page_elements * (decoder_.is_half != 0 ? 2 : 4);
+        const int64_t page_bytes = decoder_.num_kv_heads * head_page_bytes(decoder_.head_dim);
+        const int64_t page_start = cache_row / PAGE_TOKENS * page_bytes;
         const float* cosines = at(rotation_, row, decoder_.head_dim);
         RowTurn turn;
         turn.row = queries;
@@ -119,10 +119,9 @@ private:
         turn.num_kv_heads = static_cast<int>(decoder_.num_kv_heads);
         turn.head_dim = static_cast<int>(decoder_.head_dim);
         turn.epsilon = static_cast<float>(decoder_.norm_epsilon);
-        turn.keys = static_cast<char*>(step_.keys[index]) + page_bytes;
-        turn.values = static_cast<char*>(step_.values[index]) + page_bytes;
+        turn.keys = static_cast<char*>(step_.keys[index]) + page_start;
+        turn.values = static_cast<char*>(step_.values[index]) + page_start;
         turn.place = static_cast<int>(cache_row % PAGE_TOKENS);
-        turn.is_half = decoder_.is_half != 0;
         operations_.turn_row(turn);
     }
 

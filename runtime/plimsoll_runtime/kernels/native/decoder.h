@@ -47,7 +47,6 @@ struct Decoder {
     int64_t hidden_size;
     int64_t feed_forward_size;
     int64_t is_gelu;  // 1: gelu_tanh, 0: silu
-    int64_t is_half;  // 1: keys and values are float16, 0: float32
     double norm_epsilon;
     double attention_scale;
 };

@@ -3,9 +3,10 @@
 // Owns attention over paged keys and values, and the small operations of a row: one table of functions per instruction
 // set.
 //
-// The cache of one layer is `[pages][kv_heads][page]` for keys and values alike. Inside the page of one head, keys lie
-// `[head_dim][16 tokens]`, so that one register holds a dimension of 16 tokens and a score needs no sum across lanes;
-// values lie `[16 tokens][head_dim]`. Elements are float32 or float16.
+// The cache of one layer is `[pages][kv_heads][page]` for keys and values alike: codes of 8 bits, and a scale in float16
+// for each CODE_GROUP dimensions of a token; a number is its code times the scale. Inside the page of one head, keys lie
+// `[head_dim / 2][16 tokens][2]` and values `[16 / 2 tokens][head_dim][2]`, so that one instruction multiplies pairs and
+// no sum goes across lanes; scales follow, `[groups][16 tokens]`.
 //
 // Invariant: the result of a query is a function of its own sequence: a context is cut at multiples of CHUNK_TOKENS,
 // counted from its first token, whatever rows are computed together, and the parts are added up in order.
@@ -22,6 +23,19 @@ constexpr int PAGE_TOKENS = 16;
 constexpr int CHUNK_TOKENS = 256;
 constexpr int MAX_BLOCK_QUERIES = 24;
 constexpr int MAX_HEAD_DIM = 256;
+constexpr int CODE_GROUP = 32;
+
+constexpr float LARGEST_CODE = 127.0f;
+
+struct code {
+    int8_t value;
+};
+
+// Bytes of one head's keys, or values, in a page.
+inline int64_t head_page_bytes(int64_t head_dim) {
+    const int64_t num_groups = (head_dim + CODE_GROUP - 1) / CODE_GROUP;
+    return PAGE_TOKENS * (head_dim + num_groups * static_cast<int64_t>(sizeof(half)));
+}
 
 // Consecutive tokens of one sequence with the query heads that share one key/value head.
 struct AttendBlock {
@@ -36,10 +50,9 @@ struct AttendBlock {
     const int32_t* pages;
     const void* keys;  // of this key/value head in page 0
     const void* values;
-    int64_t page_stride;  // elements from page to page
+    int64_t page_stride;  // bytes from page to page
     const void* next_keys;  // of what is attended after this: its keys in page 0, and its chunk
     int64_t next_chunk;
-    bool is_half;
 };
 
 // What one chunk adds to one query: the largest score, the sum of weights, the weighted values.
@@ -62,7 +75,6 @@ struct RowTurn {
     void* keys;  // of the token's page, first head
     void* values;
     int place;  // of the token in its page
-    bool is_half;
 };
 
 struct LayerOperations {

@@ -16,7 +16,7 @@ namespace {
 constexpr int WIDTH = 16;
 constexpr int TILE_QUERIES = 4;
 constexpr int SCORE_PAGES = 4;
-constexpr int VALUE_VECTORS = 4;
+constexpr int VALUE_GROUPS = 2;
 
 #include "vectors.h"
 #include "attention_body.h"

@@ -12,7 +12,7 @@ namespace {
 constexpr int WIDTH = 4;
 constexpr int TILE_QUERIES = 2;
 constexpr int SCORE_PAGES = 1;
-constexpr int VALUE_VECTORS = 4;
+constexpr int VALUE_GROUPS = 1;
 
 #include "vectors.h"
 #include "attention_body.h"

@@ -60,21 +60,41 @@ static void rotate(float* head, const float* cosines, const float* sines, int he
     }
 }
 
-template <typename Element>
+// Codes of a group of numbers, a multiple of WIDTH of them; gives the scale.
+static half encode(const float* numbers, int size, code* codes) {
+    const half scale = to_half(largest_magnitude(numbers, size) / LARGEST_CODE);
+    const float step = from_half(scale), inverse = step > 0 ? 1.0f / step : 0.0f;
+    for (int at = 0; at < size; at += WIDTH) {
+        const vec number = load(numbers + at) * inverse;
+        const ivec whole = rounded(larger(smaller(number, spread(LARGEST_CODE)), spread(-LARGEST_CODE)));
+        for (int lane = 0; lane < WIDTH; lane++) codes[at + lane].value = static_cast<int8_t>(whole[lane]);
+    }
+    return scale;
+}
+
+static void store_head(const RowTurn& turn, const float* key, const float* value, code* keys, code* values) {
+    half* key_scales = reinterpret_cast<half*>(keys + turn.head_dim * PAGE_TOKENS) + turn.place;
+    half* value_scales = reinterpret_cast<half*>(values + turn.head_dim * PAGE_TOKENS) + turn.place;
+    code* value_pairs = values + turn.place / 2 * 2 * turn.head_dim + turn.place % 2;
+    for (int d = 0; d < turn.head_dim; d += CODE_GROUP, key_scales += PAGE_TOKENS, value_scales += PAGE_TOKENS) {
+        const int size = turn.head_dim - d < CODE_GROUP ? turn.head_dim - d : CODE_GROUP;
+        code codes[CODE_GROUP];
+        *key_scales = encode(key + d, size, codes);
+        for (int i = 0; i < size; i++) keys[(d + i) / 2 * 2 * PAGE_TOKENS + 2 * turn.place + i % 2] = codes[i];
+        *value_scales = encode(value + d, size, codes);
+        for (int i = 0; i < size; i++) value_pairs[2 * (d + i)] = codes[i];
+    }
+}
+
 static void store_row(const RowTurn& turn) {
-    const int page_size = turn.head_dim * PAGE_TOKENS;
+    const int64_t page_bytes = head_page_bytes(turn.head_dim);
     const float* key = turn.row + turn.num_heads * turn.head_dim;
     const float* value = key + turn.num_kv_heads * turn.head_dim;
-    for (int head = 0; head < turn.num_kv_heads; head++) {
-        Element converted[MAX_HEAD_DIM];
-        Element* keys = static_cast<Element*>(turn.keys) + head * page_size + turn.place;
-        Element* values = static_cast<Element*>(turn.values) + head * page_size + turn.place * turn.head_dim;
-        for (int d = 0; d < turn.head_dim; d += WIDTH) {
-            store(converted + d, load(key + head * turn.head_dim + d));
-            store(values + d, load(value + head * turn.head_dim + d));
-        }
-        for (int d = 0; d < turn.head_dim; d++) keys[d * PAGE_TOKENS] = converted[d];
-    }
+    code* keys = static_cast<code*>(turn.keys);
+    code* values = static_cast<code*>(turn.values);
+    for (int head = 0; head < turn.num_kv_heads; head++)
+        store_head(turn, key + head * turn.head_dim, value + head * turn.head_dim, keys + head * page_bytes,
+                   values + head * page_bytes);
 }
 
 static void turn_row(const RowTurn& turn) {
@@ -86,9 +106,5 @@ static void turn_row(const RowTurn& turn) {
             rms_norm(values, turn.head_norms + head * turn.head_dim, turn.epsilon, turn.head_dim, values);
         rotate(values, turn.cosines, turn.sines, turn.head_dim);
     }
-    if (turn.is_half) {
-        store_row<half>(turn);
-    } else {
-        store_row<float>(turn);
-    }
+    store_row(turn);
 }
