@@ -121,6 +121,13 @@ SPEC_RULES: Final[tuple[Rule, ...]] = (
     _only_for_hub("model.revision"),
     _only_for_hub("model.tokenSecretRef"),
     _only_for_hub("modelCache"),
+    _rule(
+        "!has(self.fairness) || !has(self.fairness.weights) || has(self.apiKeysSecretRef)",
+        "fairness.weights means nothing without API keys: leave it out, or give spec.apiKeysSecretRef",
+        expression="'fairness.weights %s means nothing without API keys: leave out spec.fairness.weights, or give "
+        "spec.apiKeysSecretRef'.format([self.fairness.weights[0].tenant])",
+        field=".fairness.weights",
+    ),
 )
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {

@@ -33,6 +33,9 @@ SPEC_PATHS: Final[Mapping[str, str]] = {
 }
 """`contextLength` -> `context_length`, `maxOutput.default` -> `max_output_default`, ..."""
 
+KEYED_FIELD: Final = "fairness.weights"
+"""Names API keys, which are in a Secret: without a cluster it means as little as the workload's fields."""
+
 
 class ManifestError(ValueError):
     """The document is not an InferenceServer that can be run; the text is one sentence for its author."""
@@ -142,6 +145,8 @@ def to_runtime_config(server: InferenceServer, **pod_settings: Any) -> RuntimeCo
     each other.
     """
     settings = {SPEC_PATHS[path]: value for path, value in _set_values(server.spec) if path in SPEC_PATHS}
+    if server.spec.apiKeysSecretRef is not None and "api_key_file" not in pod_settings:
+        settings.pop(SPEC_PATHS[KEYED_FIELD], None)
     if settings.get("served_model_name") is None:
         settings["served_model_name"] = server.name
     why_not = only_in_cluster(server.source) if "model" not in pod_settings else None
@@ -155,7 +160,7 @@ def to_runtime_config(server: InferenceServer, **pod_settings: Any) -> RuntimeCo
 
 def fields_for_clusters(server: InferenceServer) -> list[str]:
     """The fields that this manifest sets and that mean something in a cluster only, as `spec.resources`."""
-    return [f"spec.{path}" for path, _ in _set_values(server.spec) if path in WORKLOAD_FIELDS]
+    return [f"spec.{path}" for path, _ in _set_values(server.spec) if path in {*WORKLOAD_FIELDS, KEYED_FIELD}]
 
 
 def config_hash(server: InferenceServer) -> str:

@@ -95,6 +95,11 @@ def test_a_wrong_value_is_refused_with_flag_value_and_what_is_allowed(flag: str,
             "tenant_weights 1a2b3c4d=3 means nothing with fairness none",
             id="weights-of-nobody",
         ),
+        pytest.param(
+            [MODEL, "--tenant-weights=1a2b3c4d=3"],
+            "tenant_weights 1a2b3c4d=3 means nothing without API keys: leave out --tenant-weights",
+            id="weights-without-keys",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_sentence(arguments: list[str], expected: str) -> None:
@@ -117,6 +122,7 @@ def test_lists_amounts_and_words_of_two_parts_are_read() -> None:
             "--level-thresholds=256,1024",
             "--level-weights=4,2,1",
             "--tenant-weights=1a2b3c4d=3,ffffffff=7",
+            "--api-key-file=/keys",
             "--paused-kv=1.5Gi",
             "--fairness=ApiKey",
         ]

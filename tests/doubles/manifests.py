@@ -112,6 +112,10 @@ WRONG: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
         {"spec.fairness": {"by": "None", "weights": [{"tenant": "1a2b3c4d", "weight": 2}]}},
         ("fairness.weights 1a2b3c4d|tenant_weights 1a2b3c4d", "means nothing", "fairness.by"),
     ),
+    "weights-without-keys": (
+        {"spec.fairness.weights": [{"tenant": "1a2b3c4d", "weight": 2}]},
+        ("fairness.weights 1a2b3c4d|tenant_weights 1a2b3c4d", "means nothing without API keys", "apiKeysSecretRef"),
+    ),
     "deadline-word": ({"spec.deadlines.onDeadline": "Retry"}, ("deadlines.onDeadline", "Retry")),
     "deadline-switch": ({"spec.deadlines.honourClient": "yes"}, ("deadlines.honourClient",)),
     "runaway-word": ({"spec.runaway.mode": "Kill"}, ("runaway.mode", "Kill")),
@@ -224,7 +228,8 @@ RIGHT: Final[dict[str, Change]] = {
         "spec.fairness": {
             "by": "apikey",
             "weights": [{"tenant": "1a2b3c4d", "weight": 3}, {"tenant": "1a2b3c4e" * 8, "weight": 1000}],
-        }
+        },
+        "spec.apiKeysSecretRef": {"name": "keys", "key": "lines"},
     },
     "fairness-as-a-flag": {"spec.fairness.by": "api-key"},
     "fairness-none": {"spec.fairness.by": "None"},

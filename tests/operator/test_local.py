@@ -95,11 +95,14 @@ def test_a_wrong_file_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_fields_that_need_a_cluster_are_named_and_left_aside(tmp_path: Path) -> None:
     """A field that is accepted and ignored in silence is what this project exists against."""
-    text = manifest("a").replace("spec: {", "spec: {resources: {limits: {cpu: 1}}, network: {from: []}, ")
-    (server,) = read_servers(write(tmp_path, text), 8000)
-    assert server.left_aside == ("spec.resources", "spec.network.from")
+    keyed = "apiKeysSecretRef: {name: s, key: k}, fairness: {weights: [{tenant: 1a2b3c4d, weight: 2}]}"
+    fields = f"resources: {{limits: {{cpu: 1}}}}, network: {{from: []}}, {keyed}"
+    (server,) = read_servers(write(tmp_path, manifest("a").replace("spec: {", f"spec: {{{fields}, ")), 8000)
+    left_aside = ("spec.fairness.weights", "spec.resources", "spec.network.from", "spec.apiKeysSecretRef")
+    assert set(server.left_aside) == set(left_aside)
+    assert server.config.tenant_weights == ()
     line = started(server)
-    assert "not used here, for a cluster only: spec.resources, spec.network.from" in line
+    assert f"not used here, for a cluster only: {', '.join(server.left_aside)}" in line
     (plain,) = read_servers(write(tmp_path, manifest("a")), 8000)
     assert "for a cluster only" not in started(plain)
 

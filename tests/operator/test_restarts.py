@@ -35,7 +35,7 @@ RESTARTS: list[tuple[str, dict[str, Any]]] = [
     ("drainSeconds", {"drainSeconds": 3}),
     ("apiKeys", {"apiKeysSecretRef": {"name": "s", "key": "k"}}),
     ("scheduling", {"scheduling": {"preset": "Fifo"}}),
-    ("fairness", {"fairness": {"weights": [{"tenant": "1a2b3c4d", "weight": 2}]}}),
+    ("fairness", {"fairness": {"by": "None"}}),
     ("deadlines", {"deadlines": {"onDeadline": "Abort"}}),
     ("runaway", {"runaway": {"mode": "Stop"}}),
     ("pausedKV", {"offload": {"pausedKV": "4Gi"}}),

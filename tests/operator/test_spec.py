@@ -85,7 +85,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("path", SPEC_PATHS)
 def test_every_field_reaches_its_setting(path: str) -> None:
     given, expected = VALUES[path]
-    config = to_runtime_config(read_manifest(changed(f"spec.{path}", given)))
+    config = to_runtime_config(read_manifest(changed(f"spec.{path}", given)), api_key_file="/keys")
     assert getattr(config, SPEC_PATHS[path]) == expected
 
 

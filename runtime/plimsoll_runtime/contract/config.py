@@ -276,6 +276,8 @@ class RuntimeConfig(BaseModel):
         if self.fairness == "none":
             _require_not_set("tenant_weights", self.tenant_weights, "fairness", self.fairness)
         _require_one_name_each(self.tenant_weights)
+        if self.api_key_file is None:
+            _require_keys(self.tenant_weights)
         return self
 
 
@@ -318,6 +320,14 @@ def _require_not_set(name: str, value: Any, word_name: str, word: str) -> None:
         raise ValueError(
             f"{name} {value_text(value)} means nothing with {word_name} {word}: leave out {field_names(name)}, "
             f"or choose another {field_names(word_name)}"
+        )
+
+
+def _require_keys(weights: Sequence[TenantWeight]) -> None:
+    if weights:
+        raise ValueError(
+            f"tenant_weights {value_text(tuple(weights))} means nothing without API keys: leave out "
+            f"{field_names('tenant_weights')}, or give the keys in --api-key-file (spec.apiKeysSecretRef)"
         )
 
 
