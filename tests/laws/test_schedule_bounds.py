@@ -34,6 +34,8 @@ def played(schedule: dict[str, Any], jobs: list[tuple[int, int, int]], **place: 
 
 @settings(max_examples=40, deadline=None)
 @given(jobs=JOBS, slots=st.integers(1, 4), step_tokens=st.sampled_from([5, 64]))
+# A prompt of one token was taken for one that decodes, and began before the prompt ahead of it.
+@example(jobs=[*[(1, 1, 0)] * 5, (18, 1, 0), (2, 1, 0), (1, 1, 0)], slots=3, step_tokens=5)
 def test_with_nobody_beyond_the_border_the_order_is_that_of_arrival(
     jobs: list[tuple[int, int, int]], slots: int, step_tokens: int
 ) -> None:

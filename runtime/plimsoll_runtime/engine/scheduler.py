@@ -97,8 +97,8 @@ class Scheduler:
         self._give_slots(now)
         plan = _StepPlan(self._settings.step_budget_tokens)
         by_age = sorted(self.running, key=lambda sequence: sequence.arrival_index)
-        decoding = [sequence for sequence in by_age if sequence.pending_tokens == 1]
-        prefilling = [sequence for sequence in by_age if sequence.pending_tokens > 1]
+        decoding = [sequence for sequence in by_age if sequence.decodes]
+        prefilling = [sequence for sequence in by_age if not sequence.decodes]
         for sequence in decoding + prefilling:
             self._extend(sequence, plan, now)
         return Batch(tuple(plan.chunks.values()), self._residency.take_moves())
@@ -164,7 +164,7 @@ class Scheduler:
             if pick is None:
                 return
             freed = pick.displaces.pending_tokens if pick.displaces is not None else 0
-            fits = pick.sequence.pending_tokens == 1 or tokens_left + freed > 0
+            fits = pick.sequence.decodes or tokens_left + freed > 0
             evicted = self._carry_out(pick, now) if fits and self._is_led(pick.sequence) else None
             if evicted is None:
                 left_out.add(pick.sequence)

@@ -85,6 +85,11 @@ class Sequence:
         return len(self.token_ids) - self.computed_tokens
 
     @property
+    def decodes(self) -> bool:
+        """Whether it only goes on from its last token. A prompt of one token is a prompt."""
+        return self.output_tokens > 0 and self.pending_tokens == 1
+
+    @property
     def remaining_tokens(self) -> int:
         """What the grant still allows."""
         return self.prompt.budget.max_output_tokens - self.output_tokens
