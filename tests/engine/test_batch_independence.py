@@ -1,8 +1,9 @@
-"""What shares a batch changes no answer: real decoders, in float32, many at once against one alone.
+"""What shares a batch changes no answer: real decoders, in float32 and by the native kernels, many against one alone.
 
 Greedy requests run together on few slots, in chunks, over shared beginnings, in a pool so small that some are
 preempted; then each alone. A first token that differs passes only where the scores of both tokens, alone, lie closer
 than 1e-4 (a tie); ties are printed, and more than one request in a hundred is a failure: of sixteen, none (B24, B26).
+The native kernels change no bit, so they have no ties either.
 """
 
 import importlib.util
@@ -18,17 +19,31 @@ from safetensors.torch import save_file
 from doubles.admitted_requests import admitted
 from doubles.engine_runs import Clock
 from doubles.kv_caches import float_cache
+from kernels.native_fixtures import native_library
 from plimsoll_runtime.engine.engine import Engine
+from plimsoll_runtime.engine.kv_cache import allocate_cache
 from plimsoll_runtime.engine.runner import ModelRunner
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.events import PrefillDone, Token
-from plimsoll_runtime.models.decoder import Decoder, load_decoder
-from plimsoll_runtime.models.weights.checkpoint import open_checkpoint
+from plimsoll_runtime.kernels.native_library import open_native
+from plimsoll_runtime.models.decoder import AnyCache, Decoder, load_decoder
+from plimsoll_runtime.models.native_decoder import (
+    NATIVE_CACHE_DTYPE,
+    PAGE_TOKENS,
+    NativeDecoder,
+    native_head_elements,
+)
+from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
+
+__all__ = ["native_library"]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+AnyDecoder = Decoder | NativeDecoder
+
+CPU = torch.device("cpu")
 CONTEXT = 96
-PAGE_SIZE = 8
+PAGE_SIZE = 8  # of torch's; the library has its own
 TIE = 1e-4
 
 TINY_LLAMA = {
@@ -101,29 +116,53 @@ def prompts(num_requests: int, vocab_size: int) -> list[list[int]]:
     ]
 
 
+def native_decoder(checkpoint: Checkpoint) -> NativeDecoder:
+    kernels = open_native(1)
+    return NativeDecoder(load_decoder(checkpoint, CPU, torch.float32, lambda done, total: None, kernels), kernels)
+
+
+def page_size_of(decoder: AnyDecoder) -> int:
+    return PAGE_TOKENS if isinstance(decoder, NativeDecoder) else PAGE_SIZE
+
+
+def cache_of(decoder: AnyDecoder, num_pages: int) -> list[AnyCache]:
+    shape = decoder.architecture
+    if isinstance(decoder, Decoder):
+        return float_cache(num_pages, PAGE_SIZE, shape)
+    return allocate_cache(
+        shape,
+        head_elements=native_head_elements(shape.head_dim),
+        num_pages=num_pages,
+        page_size=PAGE_TOKENS,
+        num_states=0,
+        dtype=NATIVE_CACHE_DTYPE,
+        device=CPU,
+    )
+
+
 def answers(
-    decoder: Decoder,
+    decoder: AnyDecoder,
     token_ids: Sequence[list[int]],
     *,
     output_tokens: int,
-    num_pages: int,
+    cache_tokens: int,
     slots: int,
     step_tokens: int,
 ) -> tuple[list[Answer], Engine]:
     """Greedy answers of one engine to all prompts at once."""
-    shape = decoder.architecture
-    cache = float_cache(num_pages, PAGE_SIZE, shape)
+    page_size = page_size_of(decoder)
+    num_pages = cache_tokens // page_size
     settings = EngineSettings(
         running_slots=slots,
         context_length=CONTEXT,
         num_pages=num_pages,
-        num_tokens=shape.vocab_size,
+        num_tokens=decoder.architecture.vocab_size,
         detects_runaways=False,
-        page_size=PAGE_SIZE,
+        page_size=page_size,
         step_tokens=step_tokens,
         headroom_tokens=1,
     )
-    engine = Engine(ModelRunner(decoder, cache, PAGE_SIZE, "cpu"), settings, Clock())
+    engine = Engine(ModelRunner(decoder, cache_of(decoder, num_pages), page_size, "cpu"), settings, Clock())
     values = {"max_output_tokens": output_tokens, "context_length": CONTEXT, "logprobs": 8}
     for index, prompt in enumerate(token_ids):
         engine.submit(admitted(f"{index}", prompt, **values))
@@ -160,20 +199,31 @@ def distance_at_first_difference(together: Answer, alone: Answer) -> float | Non
 def test_many_together_answer_as_each_alone(model: str, num_requests: int, output_tokens: int, tmp_path: Path) -> None:
     """B24, B26: with neighbours, a request got another answer than alone."""
     checkpoint = open_checkpoint(smollm2() if model == "SmolLM2" else write_tiny_llama(tmp_path))
-    decoder = load_decoder(checkpoint, torch.device("cpu"), torch.float32, lambda done, total: None)
+    assert_independent(
+        load_decoder(checkpoint, CPU, torch.float32, lambda done, total: None), num_requests, output_tokens
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("native_library")
+def test_many_together_answer_as_each_alone_by_the_native_kernels() -> None:
+    assert_independent(native_decoder(open_checkpoint(smollm2())), num_requests=16, output_tokens=12)
+
+
+def assert_independent(decoder: AnyDecoder, num_requests: int, output_tokens: int) -> None:
     token_ids = prompts(num_requests, decoder.architecture.vocab_size)
     together, engine = answers(
-        decoder, token_ids, output_tokens=output_tokens, num_pages=CONTEXT // PAGE_SIZE + 8, slots=6, step_tokens=24
+        decoder, token_ids, output_tokens=output_tokens, cache_tokens=CONTEXT + 64, slots=6, step_tokens=24
     )
     assert engine.load().counts.recomputes > 0
     distances: list[float] = []
     for index, prompt in enumerate(token_ids):
         [alone], _ = answers(
-            decoder, [prompt], output_tokens=output_tokens, num_pages=CONTEXT // PAGE_SIZE, slots=1, step_tokens=CONTEXT
+            decoder, [prompt], output_tokens=output_tokens, cache_tokens=CONTEXT, slots=1, step_tokens=CONTEXT
         )
         distance = distance_at_first_difference(together[index], alone)
         if distance is not None:
-            print(f"{model}: request {index} differs from its solo run where the scores lie {distance:.2e} apart")
+            print(f"request {index} differs from its solo run where the scores lie {distance:.2e} apart")
             distances.append(distance)
     assert all(distance < TIE for distance in distances)
     assert len(distances) <= num_requests // 100
