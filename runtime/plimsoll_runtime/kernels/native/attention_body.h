@@ -59,7 +59,7 @@ static inline int32_t pair_at(const int16_t* words) {
     return pair;
 }
 
-// What one group of dimensions, `start` to `stop`, adds to the scores of a tile; the first group begins them.
+// What one group, DIMENSIONS from `start` on, adds to the scores of a tile; the first group begins them.
 template <int QUERIES, int PAGES, int DIMENSIONS>
 static inline void score_group(const AttendBlock& block, const code* const* keys, const code* const* fetched,
                                const int16_t* queries, const float* query_scales, int start, float* scores) {
