@@ -14,13 +14,14 @@ activations and results to 8 bits: it is not used.
 Shapes: T tokens, C columns (inputs), R rows (outputs), G groups of 32 columns, B bytes of one table row.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
 
 from plimsoll_runtime.kernels.matrix import TILE_WEIGHTS
 from plimsoll_runtime.kernels.reference import nibbles
-from plimsoll_runtime.kernels.stored import StoredTensor
+from plimsoll_runtime.kernels.stored import Storage, StoredTensor
 
 GROUP = 32
 """Weights that share a scale, in all three storages."""
@@ -113,28 +114,72 @@ class GroupedMatrix:
         return sums
 
 
-def can_group(stored: StoredTensor) -> bool:
-    """Whether `group_matrix` takes this matrix: two 4-bit outputs share a byte, so an odd number of them does not."""
-    return stored.storage.name in CODE_OFFSETS and stored.num_rows % 2 == 0
+def can_group(storage: Storage, num_rows: int) -> bool:
+    """Whether `group_matrix` takes such a matrix: two 4-bit outputs share a byte, so an odd number of them does not."""
+    return storage.name in CODE_OFFSETS and num_rows % 2 == 0
 
 
 def group_matrix(stored: StoredTensor, dtype: torch.dtype) -> GroupedMatrix:
     """Repacks Q4_0, Q4_1 or Q8_0 bytes; the stored bytes are not needed afterwards. Products come out in `dtype`."""
+    shape = (stored.num_rows, stored.num_columns)
+    data = torch.empty(grouped_bytes(stored.storage, shape), dtype=torch.uint8)
+    group_into(stored, data)
+    return open_groups(stored.storage, shape, dtype, data)
+
+
+def grouped_bytes(storage: Storage, shape: tuple[int, int]) -> int:
+    """What such a matrix takes: its table, scales and minimums, one behind the other."""
+    table, numbers = _parts(storage, shape)
+    return table + numbers * (2 if storage.name == "Q4_1" else 1)
+
+
+def group_into(stored: StoredTensor, data: torch.Tensor) -> None:
+    """Writes `grouped_bytes` bytes."""
     name, num_rows = stored.storage.name, stored.num_rows
     groups = stored.data_RB.view(num_rows, -1, stored.storage.group_bytes)
-    bits = 8 if name == "Q8_0" else 4
+    bits = _bits(stored.storage)
     codes = groups[:, :, 2:] ^ 128 if bits == 8 else nibbles(groups[:, :, 4 if name == "Q4_1" else 2 :])
+    parts = [_make_table(codes.view(num_rows, -1), bits, CODE_OFFSETS[name]), _transposed_halves(groups, 0)]
+    if name == "Q4_1":
+        parts.append(_transposed_halves(groups, 2))
+    torch.cat([part.view(-1).view(torch.uint8) for part in parts], out=data)
+
+
+def open_groups(storage: Storage, shape: tuple[int, int], dtype: torch.dtype, data: torch.Tensor) -> GroupedMatrix:
+    """A matrix over bytes that `group_into` wrote; it shares their memory."""
+    num_rows, num_columns = shape
+    table, _ = _parts(storage, shape)
+    halves = data[table:].view(torch.float16).view(-1, num_columns // GROUP, num_rows)
+    columns, starts = _bag_indices(num_columns)
     return GroupedMatrix(
         num_outputs=num_rows,
-        bits=bits,
-        code_offset=CODE_OFFSETS[name],
-        table_CB=_make_table(codes.view(num_rows, -1), bits, CODE_OFFSETS[name]),
-        scale_GR=_transposed_halves(groups, 0),
-        minimum_GR=_transposed_halves(groups, 2) if name == "Q4_1" else None,
-        columns=torch.arange(stored.num_columns, dtype=torch.int32).repeat(MAX_BAG_TOKENS),
-        starts=torch.arange(0, stored.num_columns * MAX_BAG_TOKENS, GROUP, dtype=torch.int32),
+        bits=_bits(storage),
+        code_offset=CODE_OFFSETS[storage.name],
+        table_CB=data[:table].view(num_columns, -1),
+        scale_GR=halves[0],
+        minimum_GR=halves[1] if storage.name == "Q4_1" else None,
+        columns=columns,
+        starts=starts,
         dtype=dtype,
     )
+
+
+def _bits(storage: Storage) -> int:
+    return 8 if storage.name == "Q8_0" else 4
+
+
+def _parts(storage: Storage, shape: tuple[int, int]) -> tuple[int, int]:
+    """Bytes of the table, whose rows end in a scale and an offset, and of one float16 for each group."""
+    num_rows, num_columns = shape
+    bits = _bits(storage)
+    return num_columns * (num_rows * bits // 8 + bits), num_columns // GROUP * num_rows * 2
+
+
+@functools.lru_cache
+def _bag_indices(num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Matrices of one width share them, and nobody writes to them."""
+    columns = torch.arange(num_columns, dtype=torch.int32).repeat(MAX_BAG_TOKENS)
+    return columns, torch.arange(0, num_columns * MAX_BAG_TOKENS, GROUP, dtype=torch.int32)
 
 
 def _make_table(codes_RC: torch.Tensor, bits: int, code_offset: int) -> torch.Tensor:

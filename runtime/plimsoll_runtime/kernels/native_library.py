@@ -16,9 +16,15 @@ import torch
 
 from plimsoll_runtime.kernels.native import LIBRARY_PATH
 from plimsoll_runtime.kernels.native.build import source_hash
-from plimsoll_runtime.kernels.stored import StoredTensor
+from plimsoll_runtime.kernels.stored import Storage, StoredTensor, stored_bytes
 
 NATIVE_STORAGES = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"})
+
+PANEL_ROWS = 16
+"""Rows that lie side by side in the library's layout; the last ones are filled up."""
+
+LAYOUT_VERSION = 1
+"""Of the layout as it may lie in a file (models/experts): a change of the bytes that `pack_into` writes raises it."""
 
 GENERIC = "generic"
 """The instruction set of every processor: 3 to 9 times slower than torch, so it is taken only where it is named."""
@@ -33,6 +39,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "plimsoll_close": (None, [_POINTER]),
     "plimsoll_num_threads": (_INT, [_POINTER]),
     "plimsoll_pack": (_POINTER, [_POINTER, _TEXT, _SIZE, _SIZE, _POINTER]),
+    "plimsoll_pack_into": (_INT, [_POINTER, _TEXT, _SIZE, _SIZE, _POINTER, _POINTER]),
+    "plimsoll_view": (_POINTER, [_TEXT, _SIZE, _SIZE, _POINTER]),
     "plimsoll_free": (None, [_POINTER]),
     "plimsoll_matrix_bytes": (_SIZE, [_POINTER]),
     "plimsoll_multiply": (_INT, [_POINTER, _POINTER, _POINTER, _SIZE, _POINTER]),
@@ -67,14 +75,44 @@ class NativeKernels:
             raise NativeError(f"{stored.num_rows} x {stored.num_columns} weights of {stored.storage.name}: no memory")
         return NativeMatrix(self, handle, stored.num_rows, stored.num_columns, dtype)
 
+    def pack_into(self, stored: StoredTensor, panels: torch.Tensor) -> None:
+        """Writes the library's layout of these weights into `packed_bytes` bytes of the caller's."""
+        data, name = stored.data_RB.contiguous(), stored.storage.name.encode()
+        assert panels.is_contiguous()
+        assert panels.numel() == packed_bytes(stored.storage, stored.shape)
+        failed = self.library.plimsoll_pack_into(
+            self.handle, name, stored.num_rows, stored.num_columns, data.data_ptr(), panels.data_ptr()
+        )
+        assert not failed, f"the library has no {stored.storage.name}"
+
+    def view(
+        self, storage: Storage, shape: tuple[int, int], dtype: torch.dtype, panels: torch.Tensor
+    ) -> "NativeMatrix":
+        """A matrix over bytes that `pack_into` wrote. They stay the caller's, who may write other weights of the same
+        kind there between two products."""
+        assert panels.is_contiguous()
+        assert panels.numel() == packed_bytes(storage, shape)
+        handle = self.library.plimsoll_view(storage.name.encode(), *shape, panels.data_ptr())
+        if not handle:
+            raise NativeError(f"a view of {shape[0]} x {shape[1]} weights of {storage.name}: no memory")
+        return NativeMatrix(self, handle, *shape, dtype, panels)
+
 
 class NativeMatrix:
-    """A packed `[R, C]` matrix of quantized weights. `handle` is the library's own."""
+    """A packed `[R, C]` matrix of quantized weights. `handle` is the library's own; `panels` are the bytes that it
+    computes with, where they are not."""
 
     def __init__(
-        self, kernels: NativeKernels, handle: int, num_rows: int, num_columns: int, dtype: torch.dtype
+        self,
+        kernels: NativeKernels,
+        handle: int,
+        num_rows: int,
+        num_columns: int,
+        dtype: torch.dtype,
+        panels: torch.Tensor | None = None,
     ) -> None:
         self._kernels = kernels
+        self._panels = panels
         self.handle = handle
         self.num_rows = num_rows
         self.num_columns = num_columns
@@ -122,6 +160,12 @@ class KernelChoice:
             "instructions": self.native.instructions,
             "threads": self.native.num_threads,
         }
+
+
+def packed_bytes(storage: Storage, shape: tuple[int, ...]) -> int:
+    """Bytes of a `[R, C]` matrix in the library's layout: those of its file, with the last panel filled up."""
+    num_rows, num_columns = shape
+    return stored_bytes(storage, (-(-num_rows // PANEL_ROWS) * PANEL_ROWS, num_columns))
 
 
 def choose_kernels(device: torch.device, num_threads: int, storages: Collection[str]) -> KernelChoice:

@@ -2,6 +2,7 @@
 // a null handle is a failure. Sizes are checked on the Python side, in kernels/native_library.py and
 // models/native_decoder.py. PLIMSOLL_SOURCE_HASH comes from build.py.
 #include <exception>
+#include <new>
 
 #include "decoder.h"
 #include "matrix.h"
@@ -39,6 +40,19 @@ Matrix* plimsoll_pack(Compute* compute, const char* storage, int64_t num_rows, i
     } catch (const std::exception&) {
         return nullptr;
     }
+}
+
+int plimsoll_pack_into(Compute* compute, const char* storage, int64_t num_rows, int64_t num_columns,
+                       const uint8_t* stored, uint8_t* panels) {
+    const Format* format = find_format(storage);
+    if (format == nullptr) return 1;
+    pack_panels(*compute, Matrix{format, num_rows, num_columns, nullptr, nullptr}, stored, panels);
+    return 0;
+}
+
+Matrix* plimsoll_view(const char* storage, int64_t num_rows, int64_t num_columns, const uint8_t* panels) {
+    const Format* format = find_format(storage);
+    return format == nullptr ? nullptr : new (std::nothrow) Matrix{format, num_rows, num_columns, panels, nullptr};
 }
 
 void plimsoll_free(Matrix* matrix) { delete matrix; }

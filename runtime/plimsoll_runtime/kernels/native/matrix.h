@@ -68,13 +68,14 @@ struct Matrix {
     const Format* format;
     int64_t num_rows;
     int64_t num_columns;
-    Bytes data;
+    const uint8_t* panels;
+    Bytes owned;  // the panels, unless somebody else keeps them
 
     int64_t num_panels() const { return (num_rows + PANEL - 1) / PANEL; }
     int64_t blocks_per_row() const { return num_columns / (GROUP * format->block_groups); }
     int64_t panel_bytes() const { return blocks_per_row() * format->block_bytes(); }
     int64_t num_bytes() const { return num_panels() * panel_bytes(); }
-    const uint8_t* panel(int64_t index) const { return data.get() + index * panel_bytes(); }
+    const uint8_t* panel(int64_t index) const { return panels + index * panel_bytes(); }
 };
 
 // Null where the library has no such format.
@@ -83,6 +84,9 @@ const Format* find_format(const char* name);
 // `stored` holds the rows as in a file; not needed afterwards. num_columns is a whole number of blocks.
 Matrix* pack_matrix(Compute& compute, const Format& format, int64_t num_rows, int64_t num_columns,
                     const uint8_t* stored);
+
+// The panels of such a matrix into memory of the caller's, `num_bytes()` of them.
+void pack_panels(Compute& compute, const Matrix& matrix, const uint8_t* stored, uint8_t* panels);
 
 // output[t * output_stride + r] = sum over c of input[t * num_columns + c] * weight[r, c].
 void multiply(Compute& compute, const Matrix& matrix, const float* input, int64_t num_tokens, float* output,

@@ -187,18 +187,23 @@ void decode_group(const Format& format, const uint8_t* block, int g, int row, fl
 
 }  // namespace
 
-Matrix* pack_matrix(Compute& compute, const Format& format, int64_t num_rows, int64_t num_columns,
-                    const uint8_t* stored) {
-    Matrix* matrix = new Matrix{&format, num_rows, num_columns, nullptr};
-    matrix->data = allocate(static_cast<size_t>(std::max<int64_t>(matrix->num_bytes(), 1)));
-    const int64_t panels = matrix->num_panels();
-    const int num_tasks = static_cast<int>(std::min<int64_t>(panels, 8 * compute.pool.num_threads()));
+void pack_panels(Compute& compute, const Matrix& matrix, const uint8_t* stored, uint8_t* panels) {
+    const int64_t count = matrix.num_panels();
+    const int num_tasks = static_cast<int>(std::min<int64_t>(count, 8 * compute.pool.num_threads()));
     auto task = [&](int index) {
-        for (int64_t panel = panels * index / num_tasks; panel < panels * (index + 1) / num_tasks; panel++)
-            pack_panel(*matrix, stored, panel, matrix->data.get() + panel * matrix->panel_bytes());
+        for (int64_t panel = count * index / num_tasks; panel < count * (index + 1) / num_tasks; panel++)
+            pack_panel(matrix, stored, panel, panels + panel * matrix.panel_bytes());
     };
     compute.pool.run(num_tasks, task);
-    return matrix;
+}
+
+Matrix* pack_matrix(Compute& compute, const Format& format, int64_t num_rows, int64_t num_columns,
+                    const uint8_t* stored) {
+    auto matrix = std::make_unique<Matrix>(Matrix{&format, num_rows, num_columns, nullptr, nullptr});
+    matrix->owned = allocate(static_cast<size_t>(std::max<int64_t>(matrix->num_bytes(), 1)));
+    matrix->panels = matrix->owned.get();
+    pack_panels(compute, *matrix, stored, matrix->owned.get());
+    return matrix.release();
 }
 
 void take_rows(Compute& compute, const Matrix& matrix, const int64_t* rows, int64_t num_taken, float* output) {
