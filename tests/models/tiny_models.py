@@ -5,6 +5,7 @@ would pass.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -308,7 +309,9 @@ def _stored(name: str, values: np.ndarray, storage: str) -> tuple[str, np.ndarra
     if values.ndim == 1 or storage == "F32" or "ffn_gate_inp" in name or "ssm_conv1d" in name:
         return "F32", values
     if storage in HALF_OFFSETS and STORAGES[storage].group_weights == 256:
-        return storage, random_bytes(storage, values.shape[0], values.shape[1], seed=sum(name.encode()))
+        *rows, columns = values.shape
+        data = random_bytes(storage, math.prod(rows), columns, seed=sum(name.encode()))
+        return storage, data.reshape(*rows, -1)
     return storage, gguf.quantize(values, gguf.GGMLQuantizationType[storage])
 
 

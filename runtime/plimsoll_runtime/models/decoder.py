@@ -27,13 +27,24 @@ from plimsoll_runtime.models.attention import (
     attend_paged,
     plan_attention,
 )
-from plimsoll_runtime.models.feed_forward import FeedForward, GatedNetwork, MixtureNetwork, SharedMixture
+from plimsoll_runtime.models.feed_forward import (
+    Experts,
+    FeedForward,
+    GatedNetwork,
+    MixtureNetwork,
+    ResidentExperts,
+    SharedMixture,
+)
 from plimsoll_runtime.models.gated_delta import GatedDeltaNet, StateCache
 from plimsoll_runtime.models.rope import Rotation, make_rotation
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint
 
 Progress = Callable[[int, int], None]
 """Called with (bytes loaded, bytes in all) after every parameter."""
+
+
+ExpertSource = Callable[[int], Experts]
+"""The experts of a layer, by its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +198,11 @@ def load_decoder(
     dtype: torch.dtype,
     progress: Progress,
     native: NativeKernels | None = None,
+    experts: ExpertSource | None = None,
 ) -> Decoder:
-    """Reads every weight once into its final form. Raises CheckpointError for a tensor that cannot be read."""
-    loader = _Loader(checkpoint, device, dtype, progress, native)
+    """Reads every weight once into its final form, but for experts that `experts` keeps elsewhere. Raises
+    CheckpointError for a tensor that cannot be read."""
+    loader = _Loader(checkpoint, device, dtype, progress, native, experts)
     architecture = checkpoint.architecture
     rotations = _make_rotations(loader, architecture, device)
     layers = [loader.layer(index, rotations) for index in range(architecture.num_layers)]
@@ -222,12 +235,15 @@ class _Loader:
         dtype: torch.dtype,
         progress: Progress,
         native: NativeKernels | None,
+        experts: ExpertSource | None,
     ) -> None:
         self._checkpoint = checkpoint
         self._device = device
         self._dtype = dtype
         self._progress = progress
         self._native = native
+        self._experts = experts
+        self._all_bytes = checkpoint.weight_bytes - (0 if experts is None else checkpoint.expert_bytes)
         self._done_bytes = 0
 
     def matrix(self, *roles: str) -> Matrix:
@@ -256,7 +272,7 @@ class _Loader:
             else self._attention(prefix, rotations[kind.rope]),
             post_attention_norm=self.vector(f"{prefix}.post_attention_norm") if sandwich else None,
             feed_forward_norm=self.vector(f"{prefix}.feed_forward_norm"),
-            feed_forward=self._feed_forward(prefix),
+            feed_forward=self._feed_forward(index, prefix),
             post_feed_forward_norm=self.vector(f"{prefix}.post_feed_forward_norm") if sandwich else None,
         )
 
@@ -283,18 +299,21 @@ class _Loader:
             norm_epsilon=self._checkpoint.architecture.norm_epsilon,
         )
 
-    def _feed_forward(self, prefix: str) -> FeedForward:
+    def _feed_forward(self, index: int, prefix: str) -> FeedForward:
         mixture = self._checkpoint.architecture.mixture
         if mixture is None:
             return self._network(prefix)
         chosen = MixtureNetwork(
             router=self.matrix(f"{prefix}.router"),
-            experts=tuple(self._network(f"{prefix}.experts.{expert}") for expert in range(mixture.num_experts)),
+            experts=self._all_experts(prefix, mixture.num_experts) if self._experts is None else self._experts(index),
             mixture=mixture,
         )
         if not mixture.shared_size:
             return chosen
         return SharedMixture(chosen, self._network(f"{prefix}.shared"), self.matrix(f"{prefix}.shared_router"))
+
+    def _all_experts(self, prefix: str, num_experts: int) -> Experts:
+        return ResidentExperts(tuple(self._network(f"{prefix}.experts.{expert}") for expert in range(num_experts)))
 
     def _network(self, prefix: str) -> GatedNetwork:
         return GatedNetwork(
@@ -314,4 +333,4 @@ class _Loader:
 
     def _count(self, num_bytes: int) -> None:
         self._done_bytes += num_bytes
-        self._progress(self._done_bytes, self._checkpoint.weight_bytes)
+        self._progress(self._done_bytes, self._all_bytes)

@@ -7,7 +7,7 @@ batch, since its experts are added in the order of their number.
 Shapes: T tokens of the step, N of them that chose one expert, E hidden size, X experts, A experts of one token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -37,21 +37,47 @@ class GatedNetwork:
         return self.down.project(_activate(gate, self.activation) * up)
 
 
+class Experts(Protocol):
+    """The experts of one layer, wherever they are kept."""
+
+    def visit(self, experts: Sequence[int], num_tokens: int) -> Iterator[tuple[int, GatedNetwork]]:
+        """Each of the experts once, in any order, for a step of `num_tokens`; a network may be used until the next one
+        is asked for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentExperts:
+    """All of them in memory."""
+
+    networks: Sequence[GatedNetwork]
+
+    def visit(self, experts: Sequence[int], num_tokens: int) -> Iterator[tuple[int, GatedNetwork]]:
+        return ((expert, self.networks[expert]) for expert in experts)
+
+
 @dataclass(frozen=True, slots=True)
 class MixtureNetwork:
     """`router` scores the experts of a token; the best `experts_per_token` compute it, weighted by their shares."""
 
     router: Matrix
-    experts: Sequence[GatedNetwork]
+    experts: Experts
     mixture: Mixture
 
     def __call__(self, normed_TE: torch.Tensor) -> torch.Tensor:
         shares_TA, chosen_TA = self.route(normed_TE)
         output_TE = torch.zeros_like(normed_TE)
-        for expert in sorted(set(chosen_TA.flatten().tolist())):
+        ordered = sorted(set(chosen_TA.flatten().tolist()))
+        waiting: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        num_added = 0
+        for expert, network in self.experts.visit(ordered, normed_TE.shape[0]):
             rows_N, places_N = (chosen_TA == expert).nonzero(as_tuple=True)
-            result_NE = self.experts[expert](normed_TE[rows_N])
-            output_TE[rows_N] += result_NE * shares_TA[rows_N, places_N, None].to(result_NE.dtype)
+            result_NE = network(normed_TE[rows_N])
+            waiting[expert] = rows_N, result_NE * shares_TA[rows_N, places_N, None].to(result_NE.dtype)
+            while num_added < len(ordered) and ordered[num_added] in waiting:
+                rows_N, weighted_NE = waiting.pop(ordered[num_added])
+                output_TE[rows_N] += weighted_NE
+                num_added += 1
         return output_TE
 
     def route(self, normed_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from plimsoll_runtime.kernels.stored import StoredTensor
 from plimsoll_runtime.models.architecture import Architecture
 from plimsoll_runtime.models.weights import gguf_model, hugging_face
+from plimsoll_runtime.models.weights.entries import TensorEntry
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.models.weights.gguf import read_gguf
 from plimsoll_runtime.models.weights.safetensors import PICKLE_SUFFIXES, read_folder, read_json
@@ -29,6 +30,9 @@ class Weights(Protocol):
 
     @property
     def layer_storages(self) -> frozenset[str]: ...
+
+    @property
+    def roles(self) -> Mapping[str, TensorEntry]: ...
 
     def read(self, role: str) -> StoredTensor: ...
 
@@ -46,6 +50,11 @@ class Checkpoint:
     gguf_metadata: Mapping[str, Any] | None
     folder: Path | None
     weights: Weights
+
+    @property
+    def expert_bytes(self) -> int:
+        """What all experts of a mixture take, as stored; the shared one is none of them."""
+        return sum(entry.num_bytes for role, entry in self.weights.roles.items() if ".experts." in role)
 
     def read(self, role: str) -> StoredTensor:
         """One parameter in memory of its own. Raises CheckpointError when its bytes are not there any more."""

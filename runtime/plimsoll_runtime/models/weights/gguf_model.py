@@ -90,18 +90,18 @@ class GgufWeights:
 
     def __init__(self, architecture: Architecture, roles: Mapping[str, TensorEntry]) -> None:
         self._architecture = architecture
-        self._roles = roles
+        self.roles = roles
 
     @property
     def num_bytes(self) -> int:
-        return sum(entry.num_bytes for entry in self._roles.values())
+        return sum(entry.num_bytes for entry in self.roles.values())
 
     @property
     def layer_storages(self) -> frozenset[str]:
-        return layer_storages(self._roles)
+        return layer_storages(self.roles)
 
     def read(self, role: str) -> StoredTensor:
-        stored, shape = read_bytes(self._roles[role]), self._architecture
+        stored, shape = read_bytes(self.roles[role]), self._architecture
         part = role.rpartition(".")[2]
         if shape.gated_attention and part == "query":
             return stored.take_rows(gates_first(shape.num_heads, shape.head_dim))

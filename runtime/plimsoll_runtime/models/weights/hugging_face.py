@@ -92,18 +92,18 @@ class FolderWeights:
 
     def __init__(self, architecture: Architecture, roles: Mapping[str, TensorEntry]) -> None:
         self._architecture = architecture
-        self._roles = roles
+        self.roles = roles
 
     @property
     def num_bytes(self) -> int:
-        return sum(entry.num_bytes for entry in self._roles.values())
+        return sum(entry.num_bytes for entry in self.roles.values())
 
     @property
     def layer_storages(self) -> frozenset[str]:
-        return layer_storages(self._roles)
+        return layer_storages(self.roles)
 
     def read(self, role: str) -> StoredTensor:
-        stored, shape = read_bytes(self._roles[role]), self._architecture
+        stored, shape = read_bytes(self.roles[role]), self._architecture
         part = role.rpartition(".")[2]
         if shape.family in CENTRED_NORM_FAMILIES and part.endswith("norm") and part != "delta_norm":
             return store_floats(dequantize(stored) + 1)  # these families store a norm as its difference from one
