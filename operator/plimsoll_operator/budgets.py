@@ -19,15 +19,19 @@ from plimsoll_operator.spec import InferenceServer, config_hash
 from plimsoll_runtime.contract.endpoints import GENERATION_ROUTES
 from plimsoll_runtime.contract.metrics import REFUSALS, REQUESTS
 
-FIELDS: Final[Mapping[str, tuple[str, str]]] = {
+FIELDS: Final[Mapping[str, tuple[str, str | None]]] = {
     "contextLength": ("context_length", "contextLength"),
     "maxOutputDefault": ("max_output_default", "maxOutput.default"),
     "maxOutputLimit": ("max_output_limit", "maxOutput.limit"),
     "overBudget": ("over_budget", "overBudget"),
     "runningSlots": ("running_slots", "runningSlots"),
     "kvCapacityTokens": ("kv_capacity_tokens", "kvCache.maxTokens"),
+    "expertSlots": ("offload.expert_slots", None),
 }
-"""Field of `status` -> (key in the body of `/budget`, path below `spec`)."""
+"""Field of `status` -> (path in the body of `/budget`, path below `spec`, None where no spec can say it)."""
+
+OF_THE_NODE: Final = frozenset({"kvCapacityTokens", "expertSlots"})
+"""What a replica has of its node's memory: it may differ where it was not declared."""
 
 WINDOW_SECONDS: Final = 300.0
 ENOUGH_OF_WINDOW: Final = 0.9
@@ -52,7 +56,7 @@ class Replica:
 
 def declared(server: InferenceServer) -> dict[str, Any]:
     """The limits of the spec by field of `status`; what is not set is absent."""
-    values = {name: _at(server.spec, path) for name, (_, path) in FIELDS.items()}
+    values = {name: _at(server.spec, path) for name, (_, path) in FIELDS.items() if path is not None}
     return {name: _word(value) for name, value in values.items() if value is not None}
 
 
@@ -131,7 +135,7 @@ def _replica(pod: Document, reading: BudgetReading, wanted: str) -> Replica:
     body, fault = reading.body, reading.fault
     values: dict[str, Any] = {}
     if body is not None:
-        given = {name: body.get(key) for name, (key, _) in FIELDS.items()}
+        given = {name: _in_body(body, path) for name, (path, _) in FIELDS.items()}
         values = {name: _word(value) for name, value in given.items() if value is not None}
         if not all(isinstance(value, int | str) for value in values.values()):
             values, fault = {}, "its /budget is not that of a Plimsoll runtime"
@@ -141,7 +145,7 @@ def _replica(pod: Document, reading: BudgetReading, wanted: str) -> Replica:
 def _reference(declared_values: Mapping[str, Any], replicas: Sequence[Replica]) -> dict[str, Any]:
     """What each field must be: as declared, else what most replicas say (of equals the smallest)."""
     reference = dict(declared_values)
-    for name in FIELDS.keys() - declared_values.keys() - {"kvCapacityTokens"}:
+    for name in FIELDS.keys() - declared_values.keys() - OF_THE_NODE:
         counted = Counter(replica.values.get(name) for replica in replicas)
         if counted:
             reference[name] = min(counted, key=lambda value: (-counted[value], value is None, str(value).rjust(20)))
@@ -170,6 +174,13 @@ def _at(spec: Any, path: str) -> Any:
     for key in path.split("."):
         spec = getattr(spec, key)
     return spec
+
+
+def _in_body(body: Any, path: str) -> Any:
+    """None where the body has no such thing."""
+    for key in path.split("."):
+        body = body.get(key) if isinstance(body, dict) else None
+    return body
 
 
 def _word(value: Any) -> Any:

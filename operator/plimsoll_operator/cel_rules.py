@@ -176,6 +176,14 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
             "in spec.scheduling.thresholds'.format([self[i], self[i + 1]]))[0]",
         ),
     ),
+    "spec.offload": (
+        _rule(
+            "!has(self.expertCache) || (has(self.mode) && self.mode.lowerAscii() != 'none')",
+            "offload.expertCache means nothing with offload.mode None: leave out spec.offload.expertCache, or choose "
+            "another spec.offload.mode",
+            field=".expertCache",
+        ),
+    ),
     "spec.fairness": (_means_nothing("weights", "self.weights[0].tenant", "none", "by", "fairness"),),
     "spec.fairness.weights": (
         _rule(

@@ -255,12 +255,19 @@ def _model_volume(server: InferenceServer, source: ModelSource) -> dict[str, Any
 def _mounts(server: InferenceServer) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [{"name": TEMPORARY_VOLUME, "mountPath": "/tmp"}]
     if _model_volume(server, server.source) is not None:
-        mounts.append(_model_mount(read_only=True))
+        mounts.append(_model_mount(read_only=not _packs_experts(server)))
     if server.spec.apiKeysSecretRef is not None:
         mounts.append({"name": KEYS_VOLUME, "mountPath": KEYS_PATH, "readOnly": True})
     for volume in server.spec.extraVolumes or ():
         mounts.append({"name": volume.name, "mountPath": volume.mountPath, "readOnly": volume.readOnly})
     return mounts
+
+
+def _packs_experts(server: InferenceServer) -> bool:
+    """Whether the pod writes the pack of its experts beside a model that was fetched for it. Another's volume is not
+    written to: there the pack is made once with `plimsoll pack`, or lies in the pod's temporary folder."""
+    mode = server.spec.offload.mode
+    return server.source.hub is not None and mode is not None and mode != "none"
 
 
 def _model_mount(*, read_only: bool) -> dict[str, Any]:

@@ -29,9 +29,11 @@ from plimsoll_runtime.contract.last_words import StartError, give_up
 from plimsoll_runtime.contract.model_source import ModelSourceError, parse_model_source
 from plimsoll_runtime.engine.capacity import CapacityPlan
 from plimsoll_runtime.engine.engine import Engine
+from plimsoll_runtime.engine.expert_plan import NOTHING_TO_OFFLOAD
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.engine.thread import EngineThread
 from plimsoll_runtime.lifecycle import listen, run_server, unawaited_at_exit
+from plimsoll_runtime.load_metrics import ExpertCollector
 from plimsoll_runtime.loading import LoadedModel, load_model, served_name, show_progress
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.routes.app import build_app
@@ -58,7 +60,7 @@ def serve(arguments: Sequence[str]) -> int:
     except (StartError, ValueError, OSError) as error:
         return give_up("serve", str(error))
     load = functools.partial(
-        load_and_announce, front, sock, lambda: load_model(config, show_progress(front.served_name))
+        load_and_announce, front, sock, lambda: load_model(config, show_progress(front.served_name, "loading weights"))
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(run_server(app, front, sock, load, grace_seconds(config)))
@@ -144,6 +146,9 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
     thread.start()
     front.kv_capacity_tokens = loaded.plan.kv_capacity_tokens
     front.kernels = loaded.kernels
+    front.offload = loaded.offload
+    if loaded.experts is not None:
+        front.meters.watch(ExpertCollector(loaded.experts))
     front.service = service
 
 
@@ -161,7 +166,7 @@ async def load_and_announce(front: Front, sock: socket.socket, load: Callable[[]
         f"{time.monotonic() - started:.1f} s: context {limits.context_length:,}, output default "
         f"{limits.max_output_default:,}, limit {hard_limit}, over budget {limits.over_budget}, slots "
         f"{front.config.running_slots}, KV {loaded.plan.kv_capacity_tokens:,} tokens, {_states(loaded.plan)}"
-        f"{torch.get_num_threads()} threads, kernels {' '.join(map(str, loaded.kernels.values()))}",
+        f"{_experts(loaded)}{torch.get_num_threads()} threads, kernels {' '.join(map(str, loaded.kernels.values()))}",
         file=sys.stderr,
         flush=True,
     )
@@ -171,6 +176,17 @@ def _states(plan: CapacityPlan) -> str:
     """What a model keeps besides keys and values, with its budget."""
     facts = plan.facts
     return f"{facts.num_states:,} states of {facts.state_bytes:,} bytes, " if facts.num_states else ""
+
+
+def _experts(loaded: LoadedModel) -> str:
+    """Where a mixture's experts are, and why."""
+    cache, reason = loaded.experts, loaded.offload["reason"]
+    if cache is None:
+        return "" if reason == NOTHING_TO_OFFLOAD else f"all experts in memory ({reason}), "
+    return (
+        f"experts on disk with {cache.num_slots:,} of {cache.num_experts:,} in {cache.num_bytes:,} bytes of memory "
+        f"({reason}), "
+    )
 
 
 def _revision(config: RuntimeConfig) -> str:

@@ -1,8 +1,8 @@
-"""The engine's load as metrics, read when somebody scrapes.
+"""The load of the engine and of the expert cache as metrics, read when somebody scrapes.
 
-Owns the translation from an `EngineLoad` to samples. In: a function that reads the load. Out: metric families for
-prometheus_client's registry. It counts nothing itself. Labels are bounded: tenants appear by the first digits of their
-key's hash, only while they are in the house, and only those served most; the rest are one.
+Owns the translation to samples. In: a function that reads an `EngineLoad`, and a cache's counts. Out: metric families
+for prometheus_client's registry. It counts nothing itself. Labels are bounded: tenants appear by the first digits of
+their key's hash, only while they are in the house, and only those served most; the rest are one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from plimsoll_runtime.contract import metrics
 from plimsoll_runtime.engine.load import EngineLoad
+from plimsoll_runtime.models.experts.cache import ExpertCache
 
 MAX_TENANTS = 16
 TENANT_DIGITS = 8
@@ -30,6 +31,20 @@ class LoadCollector(Collector):
         load = self._load()
         yield from _gauges(load)
         yield from _counters(load)
+
+
+class ExpertCollector(Collector):
+    """Registered where experts are on disk."""
+
+    def __init__(self, experts: ExpertCache) -> None:
+        self._experts = experts
+
+    def collect(self) -> Iterator[Metric]:
+        counts, used = self._experts.counts, self._experts.num_resident
+        yield _counter(metrics.EXPERT_USES, [(("hit",), counts.hits), (("miss",), counts.misses)])
+        yield _counter(metrics.EXPERT_BYTES, [((), counts.brought_bytes)])
+        yield _counter(metrics.EXPERT_WAIT_SECONDS, [((), counts.wait_seconds)])
+        yield _gauge(metrics.EXPERT_SLOTS, [(("used",), used), (("free",), self._experts.num_slots - used)])
 
 
 def _gauges(load: EngineLoad) -> Iterator[Metric]:

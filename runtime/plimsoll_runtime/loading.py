@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from plimsoll_runtime.admission.admit import ServedModel
-from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig, field_names
+from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, Offload, RuntimeConfig, field_names
 from plimsoll_runtime.contract.last_words import StartError
 from plimsoll_runtime.contract.model_source import (
     ModelSourceError,
@@ -21,13 +22,8 @@ from plimsoll_runtime.contract.model_source import (
     parse_model_source,
     resolve_model_path,
 )
-from plimsoll_runtime.engine.capacity import (
-    CapacityError,
-    CapacityPlan,
-    MemoryFacts,
-    plan_capacity,
-    step_transient_bytes,
-)
+from plimsoll_runtime.engine.capacity import CapacityError, CapacityPlan, MemoryFacts, step_transient_bytes
+from plimsoll_runtime.engine.expert_plan import ExpertFacts, MemoryPlan, plan_memory
 from plimsoll_runtime.engine.host_cores import usable_cores
 from plimsoll_runtime.engine.host_kv import HostKV, KVStore
 from plimsoll_runtime.engine.host_memory import available_bytes
@@ -44,6 +40,10 @@ from plimsoll_runtime.engine.settings import (
 from plimsoll_runtime.kernels.native_library import KernelChoice, choose_kernels
 from plimsoll_runtime.models.architecture import GatedDelta
 from plimsoll_runtime.models.decoder import Progress, load_decoder
+from plimsoll_runtime.models.experts.cache import ExpertCache, LayerExperts
+from plimsoll_runtime.models.experts.folder import provide_pack
+from plimsoll_runtime.models.experts.layout import ExpertLayout, lay_out_experts
+from plimsoll_runtime.models.experts.pack import PackError
 from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, NativeDecoder, fits_library, native_head_elements
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
 from plimsoll_runtime.models.weights.errors import CheckpointError
@@ -53,7 +53,8 @@ from plimsoll_runtime.text.model_text import ModelText, load_from_folder, load_f
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """Everything a service is made of, before any thread runs. `kernels` says what computes, and why."""
+    """Everything a service is made of, before any thread runs. `kernels` says what computes, and why; `offload` where
+    experts are, and why; `experts` is their cache, where they are on disk."""
 
     text: ModelText
     facts: ServedModel
@@ -63,6 +64,25 @@ class LoadedModel:
     runner: Runner
     host: KVStore
     kernels: Mapping[str, str | int]
+    offload: Mapping[str, str | int]
+    experts: ExpertCache | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model whose headers are read, and what will compute with it."""
+
+    path: Path
+    checkpoint: Checkpoint
+    kernels: KernelChoice
+    device: torch.device
+    dtype: torch.dtype
+
+    def expert_layout(self) -> ExpertLayout | None:
+        """How its experts are packed; None where it has none."""
+        if self.checkpoint.architecture.mixture is None:
+            return None
+        return lay_out_experts(self.checkpoint, self.dtype, self.kernels.native)
 
 
 def served_name(config: RuntimeConfig) -> str:
@@ -77,15 +97,22 @@ def load_model(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     """Slow: runs off the event loop. Raises StartError with one sentence."""
     try:
         return _load(config, progress)
-    except (ModelSourceError, CheckpointError, TokenizerError, TemplateError, CapacityError) as error:
+    except (ModelSourceError, CheckpointError, TokenizerError, TemplateError, CapacityError, PackError) as error:
         raise StartError(str(error)) from None
 
 
-def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
+def open_model(config: RuntimeConfig) -> OpenedModel:
+    """Reads headers only. Raises CheckpointError, ModelSourceError or StartError."""
     device, dtype = _device(config), _dtype(config)
     torch.set_num_threads(usable_cores())
-    checkpoint = open_checkpoint(resolve_model_path(parse_model_source(config.model)))
-    kernels = _choose_kernels(config, device, checkpoint)
+    path = resolve_model_path(parse_model_source(config.model))
+    checkpoint = open_checkpoint(path)
+    return OpenedModel(path, checkpoint, _choose_kernels(config, device, checkpoint), device, dtype)
+
+
+def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
+    opened = open_model(config)
+    checkpoint, kernels, device, dtype = opened.checkpoint, opened.kernels, opened.device, opened.dtype
     text = _load_text(checkpoint)
     computes_natively = kernels.native is not None and fits_library(
         checkpoint.architecture, checkpoint.weights.layer_storages, dtype, DEFAULT_PAGE_SIZE
@@ -93,9 +120,13 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     cache_dtype = NATIVE_CACHE_DTYPE if computes_natively else dtype
     head_dim = checkpoint.architecture.head_dim
     head_elements = native_head_elements(head_dim) if computes_natively else head_dim
-    plan = _plan(config, checkpoint, device, cache_dtype, head_elements)
+    layout = opened.expert_layout()
+    memory = _plan(config, checkpoint, device, layout, cache_dtype, head_elements)
+    plan = memory.capacity
     limits = _limits(config, plan)
-    decoder = load_decoder(checkpoint, device, dtype, progress, kernels.native)
+    experts = _open_experts(opened, layout, memory)
+    source = None if experts is None else lambda layer: LayerExperts(experts, layer)
+    decoder = load_decoder(checkpoint, device, dtype, progress, kernels.native, source)
     model = NativeDecoder(decoder, kernels.native) if computes_natively and kernels.native is not None else decoder
     cache = allocate_cache(
         checkpoint.architecture,
@@ -132,7 +163,29 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
         runner=ModelRunner(model, cache, plan.page_size, device),
         host=HostKV(cache, plan.page_size),
         kernels=kernels.facts(whole_layers=computes_natively),
+        offload=_offload_facts(memory, experts),
+        experts=experts,
     )
+
+
+def _open_experts(opened: OpenedModel, layout: ExpertLayout | None, memory: MemoryPlan) -> ExpertCache | None:
+    """The cache over the pack, which is written now where there is none."""
+    if layout is None or memory.expert_slots is None:
+        return None
+    _, pack = provide_pack(opened.path, opened.checkpoint, layout, show_progress("plimsoll serve", "packing experts"))
+    return ExpertCache(pack, layout, memory.expert_slots)
+
+
+def _offload_facts(memory: MemoryPlan, experts: ExpertCache | None) -> dict[str, str | int]:
+    """For the start log and for `GET /budget`."""
+    facts: dict[str, str | int] = {"mode": memory.mode, "reason": memory.reason}
+    if experts is not None:
+        facts |= {
+            "expert_slots": experts.num_slots,
+            "experts": experts.num_experts,
+            "expert_cache_bytes": experts.num_bytes,
+        }
+    return facts
 
 
 def _choose_kernels(config: RuntimeConfig, device: torch.device, checkpoint: Checkpoint) -> KernelChoice:
@@ -160,40 +213,64 @@ def _load_text(checkpoint: Checkpoint) -> ModelText:
 
 
 def _plan(
-    config: RuntimeConfig, checkpoint: Checkpoint, device: torch.device, cache_dtype: torch.dtype, head_elements: int
-) -> CapacityPlan:
-    architecture = checkpoint.architecture
+    config: RuntimeConfig,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    layout: ExpertLayout | None,
+    cache_dtype: torch.dtype,
+    head_elements: int,
+) -> MemoryPlan:
+    shape, mixture = checkpoint.architecture, checkpoint.architecture.mixture
+    step_tokens = step_budget_tokens(DEFAULT_STEP_TOKENS, config.running_slots, DEFAULT_PAGE_SIZE)
+    expert_bytes = checkpoint.expert_bytes
     facts = MemoryFacts(
         available_bytes=available_bytes(device),
-        weight_bytes=checkpoint.weight_bytes,
+        weight_bytes=checkpoint.weight_bytes - expert_bytes,
         transient_bytes=step_transient_bytes(
-            step_tokens=step_budget_tokens(DEFAULT_STEP_TOKENS, config.running_slots, DEFAULT_PAGE_SIZE),
-            context_tokens=architecture.context_window if config.context_length is None else config.context_length,
+            step_tokens=step_tokens,
+            context_tokens=shape.context_window if config.context_length is None else config.context_length,
             logit_rows=LOGITS_ROWS,
-            hidden_size=architecture.hidden_size,
-            feed_forward_size=architecture.feed_forward_size,
-            query_size=architecture.query_size * (2 if architecture.gated_attention else 1),
-            delta_size=max(map(_delta_size, architecture.delta_layers), default=0),
-            vocab_size=architecture.vocab_size,
+            hidden_size=shape.hidden_size,
+            feed_forward_size=shape.feed_forward_size,
+            query_size=shape.query_size * (2 if shape.gated_attention else 1),
+            delta_size=max(map(_delta_size, shape.delta_layers), default=0),
+            vocab_size=shape.vocab_size,
         ),
         kv_bytes_per_token=kv_bytes_per_token(
-            num_layers=len(architecture.attention_layers),
-            num_kv_heads=architecture.num_kv_heads,
+            num_layers=len(shape.attention_layers),
+            num_kv_heads=shape.num_kv_heads,
             head_elements=head_elements,
             element_bytes=cache_dtype.itemsize,
         ),
         host_bytes=None if device.type == "cpu" else available_bytes(torch.device("cpu")),
-        state_bytes=state_bytes(architecture, cache_dtype.itemsize),
+        state_bytes=state_bytes(shape, cache_dtype.itemsize),
     )
-    return plan_capacity(
+    experts = None
+    if layout is not None and mixture is not None:
+        experts = ExpertFacts(layout.count, mixture.experts_per_token, layout.slot_bytes, expert_bytes)
+    return plan_memory(
         facts,
-        model_window=architecture.context_window,
+        experts,
+        mode=_offload_mode(config, device),
+        expert_cache_bytes=config.expert_cache,
+        kept_outputs_bytes=0 if mixture is None else 4 * step_tokens * mixture.experts_per_token * shape.hidden_size,
+        model_window=shape.context_window,
         running_slots=config.running_slots,
         page_size=DEFAULT_PAGE_SIZE,
         context_length=config.context_length,
         kv_cache_tokens=config.kv_cache_tokens,
         paused_kv_bytes=config.paused_kv,
     )
+
+
+def _offload_mode(config: RuntimeConfig, device: torch.device) -> Offload:
+    """Experts come from disk to a processor alone: auto keeps them where the model is."""
+    if device.type != "cpu" and config.offload == "experts":
+        raise StartError(
+            f"{field_names('offload')} experts works on a CPU only, and the model is on {device}: choose none, or "
+            f"{field_names('device')} cpu"
+        )
+    return config.offload if device.type == "cpu" else "none"
 
 
 def _delta_size(layer: GatedDelta) -> int:
@@ -226,7 +303,7 @@ def _dtype(config: RuntimeConfig) -> torch.dtype:
     }[config.dtype]
 
 
-def show_progress(name: str, now: Callable[[], float] = time.monotonic) -> Progress:
+def show_progress(name: str, what: str, now: Callable[[], float] = time.monotonic) -> Progress:
     """Progress on standard error: at most one line a second, and none when it is over within two."""
     started = now()
     last_shown = started + 1.0
@@ -236,6 +313,6 @@ def show_progress(name: str, now: Callable[[], float] = time.monotonic) -> Progr
         if now() - last_shown >= 1.0:
             last_shown = now()
             share = 100 * done_bytes // max(total_bytes, 1)
-            print(f"{name}: loading weights: {share:3d} % of {total_bytes / 1e6:,.0f} MB", file=sys.stderr, flush=True)
+            print(f"{name}: {what}: {share:3d} % of {total_bytes / 1e6:,.0f} MB", file=sys.stderr, flush=True)
 
     return progress

@@ -121,6 +121,13 @@ WRONG: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
     "runaway-word": ({"spec.runaway.mode": "Kill"}, ("runaway.mode", "Kill")),
     "tool-calls-word": ({"spec.parsers.toolCalls": "Qwen"}, ("parsers.toolCalls", "Qwen")),
     "runaway-bare-off": ({"spec.runaway.mode": False}, ("runaway.mode",)),
+    "expert-cache-word": ({"spec.offload": {"mode": "Auto", "expertCache": "much"}}, ("offload.expertCache", "much")),
+    "expert-cache-without-mode": ({"spec.offload.expertCache": "1Gi"}, ("offload.expertCache", "offload.mode")),
+    "expert-cache-with-none": (
+        {"spec.offload": {"mode": "None", "expertCache": "1Gi"}},
+        ("offload.expertCache", "offload.mode"),
+    ),
+    "offload-word": ({"spec.offload.mode": "Disk"}, ("offload.mode", "Disk")),
     "paused-kv-word": ({"spec.offload.pausedKV": "much"}, ("offload.pausedKV", "much")),
     "paused-kv-negative": ({"spec.offload.pausedKV": -1}, ("offload.pausedKV", "-1")),
     "paused-kv-part-of-a-byte": ({"spec.offload.pausedKV": "500m"}, ("offload.pausedKV", "500m")),
@@ -196,7 +203,7 @@ WRONG: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
 UNKNOWN: Final[dict[str, Change]] = {
     "hostPath": {"spec.extraVolumes": [{**VOLUME, "hostPath": {"path": "/"}}]},
     "misspelt": {"spec.contextlength": 64},
-    "not-built": {"spec.offload": {"mode": "Experts"}},
+    "not-built": {"spec.offload": {"liveSplit": True}},
     "autoscaling": {"spec.autoscaling": {"min": 1}},
 }
 
@@ -235,6 +242,9 @@ RIGHT: Final[dict[str, Change]] = {
     "fairness-none": {"spec.fairness.by": "None"},
     "deadlines": {"spec.deadlines": {"honourClient": False, "onDeadline": "Abort"}},
     "runaway-off": {"spec.runaway.mode": "Off"},
+    "experts-on-disk": {"spec.offload": {"mode": "Experts", "expertCache": "1.5Gi", "pausedKV": "1Gi"}},
+    "experts-where-they-fit": {"spec.offload.mode": "auto"},
+    "experts-in-memory": {"spec.offload.mode": "None"},
     "paused-kv": {"spec.offload.pausedKV": "1.5Gi"},
     "paused-kv-bytes": {"spec.offload.pausedKV": 1048576},
     "paused-kv-none": {"spec.offload.pausedKV": "0"},

@@ -24,6 +24,7 @@ from plimsoll_runtime.__main__ import new_front, start_service
 from plimsoll_runtime.admission.admit import ServedModel
 from plimsoll_runtime.contract.config import DEFAULT_MAX_OUTPUT_TOKENS, Limits, RuntimeConfig
 from plimsoll_runtime.engine.capacity import CapacityPlan, MemoryFacts
+from plimsoll_runtime.engine.expert_plan import NOTHING_TO_OFFLOAD
 from plimsoll_runtime.engine.host_kv import NoKV
 from plimsoll_runtime.engine.settings import EngineSettings, make_schedule
 from plimsoll_runtime.lifecycle import http_settings
@@ -275,6 +276,8 @@ def scripted_model(
         runner=runner,
         host=NoKV(),
         kernels={"name": "scripted"},
+        offload={"mode": "none", "reason": NOTHING_TO_OFFLOAD},
+        experts=None,
     )
     return loaded, runner
 

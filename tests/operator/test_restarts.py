@@ -39,6 +39,7 @@ RESTARTS: list[tuple[str, dict[str, Any]]] = [
     ("deadlines", {"deadlines": {"onDeadline": "Abort"}}),
     ("runaway", {"runaway": {"mode": "Stop"}}),
     ("pausedKV", {"offload": {"pausedKV": "4Gi"}}),
+    ("experts", {"offload": {"mode": "Auto"}}),
     ("no-cache", {"modelCache": None}),
 ]
 DOES_NOT: list[tuple[str, dict[str, Any]]] = [

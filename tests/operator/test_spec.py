@@ -73,6 +73,8 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "deadlines.honourClient": (False, False),
     "deadlines.onDeadline": ("Abort", "abort"),
     "runaway.mode": ("Off", "off"),
+    "offload.mode": ("Experts", "experts"),
+    "offload.expertCache": ("2Gi", 2 * 2**30),
     "offload.pausedKV": ("4Gi", 4 * 2**30),
     "kvCache.maxTokens": (640, 640),
     "kvCache.prefixCaching": (False, False),
@@ -85,7 +87,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("path", SPEC_PATHS)
 def test_every_field_reaches_its_setting(path: str) -> None:
     given, expected = VALUES[path]
-    config = to_runtime_config(read_manifest(changed(f"spec.{path}", given)), api_key_file="/keys")
+    config = to_runtime_config(read_manifest(changed(f"spec.{path}", given)), api_key_file="/keys", offload="experts")
     assert getattr(config, SPEC_PATHS[path]) == expected
 
 

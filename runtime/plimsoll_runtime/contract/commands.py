@@ -57,6 +57,9 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "plimsoll_operator.generate:main", "write the reference pages from the contract", "operator"
         ),
         "fetch": Command("plimsoll_runtime.fetch:main", "bring a model from a Hugging Face hub into a folder", "fetch"),
+        "pack": Command(
+            "plimsoll_runtime.pack_experts:main", "pack a mixture's experts for serving them from disk", "runtime"
+        ),
         "probe-routes": Command(
             "plimsoll_runtime.probe_routes:main", "ask every route for too much, and expect one answer", "runtime"
         ),

@@ -37,6 +37,7 @@ OverBudget = Literal["clamp", "refuse"]
 Scheduling = Literal["fair", "interactive", "fifo"]
 Fairness = Literal["api-key", "none"]
 OnDeadline = Literal["finish", "abort"]
+Offload = Literal["none", "experts", "auto"]
 Runaway = Literal["off", "observe", "stop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplingDefaults = Literal["model", "neutral"]
@@ -191,6 +192,20 @@ class RuntimeConfig(BaseModel):
         description="An answer that repeats itself is left alone (off), is counted and goes on like a long "
         'answer (observe), or ends and says so (stop). In a manifest write "Off" in quotes: YAML reads it as false.',
     )
+    offload: Annotated[Offload, word(Offload)] = setting(
+        "none",
+        spec="offload.mode",
+        unit="word",
+        description="Where a mixture's experts are: all in memory (none), or packed on disk, with a cache of them in "
+        "memory (experts). auto: on disk where they do not all fit beside keys and values. On a CPU only.",
+    )
+    expert_cache: Bytes | None = setting(
+        None,
+        spec="offload.expertCache",
+        unit="amount",
+        description="Memory for experts that are kept on disk; at least those of one token in one layer, at most all. "
+        "Not set: what keys and values leave (one context, then up to a quarter of the rest).",
+    )
     paused_kv: Bytes | None = setting(
         None,
         spec="offload.pausedKV",
@@ -273,6 +288,8 @@ class RuntimeConfig(BaseModel):
                 _require_not_set(name, getattr(self, name), "scheduling", self.scheduling)
         elif self.level_thresholds is not None or self.level_weights is not None:
             _require_levels(self.level_thresholds, self.level_weights, PRESET_WEIGHTS[self.scheduling])
+        if self.offload == "none":
+            _require_not_set("expert_cache", self.expert_cache, "offload", self.offload)
         if self.fairness == "none":
             _require_not_set("tenant_weights", self.tenant_weights, "fairness", self.fairness)
         _require_one_name_each(self.tenant_weights)

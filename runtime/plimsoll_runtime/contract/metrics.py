@@ -99,6 +99,19 @@ REPETITIONS: Final = Metric(
     "Answers seen to repeat themselves, by what became of them: demoted to the last level, or stopped.",
     ("action",),
 )
+EXPERT_USES: Final = Metric(
+    "plimsoll_expert_uses_total",
+    "counter",
+    "Experts that a step's layer needed, by whether they were in the cache: hit or miss. Only with experts on disk.",
+    ("result",),
+)
+EXPERT_BYTES: Final = Metric(
+    "plimsoll_expert_bytes_total", "counter", "Bytes of experts brought from disk into the cache."
+)
+EXPERT_WAIT_SECONDS: Final = Metric(
+    "plimsoll_expert_wait_seconds_total", "counter", "Time that steps waited for experts to come from disk."
+)
+EXPERT_SLOTS: Final = Metric("plimsoll_expert_slots", "gauge", "Slots of the expert cache: used or free.", ("state",))
 
 METRICS: Final[tuple[Metric, ...]] = (
     REQUESTS_RUNNING,
@@ -124,4 +137,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     SLOWDOWN,
     DEADLINE_TRUNCATIONS,
     REPETITIONS,
+    EXPERT_USES,
+    EXPERT_BYTES,
+    EXPERT_WAIT_SECONDS,
+    EXPERT_SLOTS,
 )

@@ -3,9 +3,9 @@
 Owns the effective context length, the size of the KV pool, the number of states where a model keeps such, and the host
 memory of paused sequences (section 3, point 10 of the design). In: bytes and tokens as they were measured and
 configured. Out: a `CapacityPlan`, or a `CapacityError` with one sentence that writes the sum out and names the setting.
-It knows no tensors. Invariants: weights + states + KV + transients <= available, and on a CPU what paused sequences may
-take is in that sum; there is a state for each running slot, where the model keeps states at all; the pool holds at
-least one context; a configured context is served as configured or not at all.
+It knows no tensors. Invariants: weights + experts + states + KV + transients <= available, and on a CPU what paused
+sequences may take is in that sum; there is a state for each running slot, where the model keeps states at all; the pool
+holds at least one context; a configured context is served as configured or not at all.
 """
 
 from dataclasses import dataclass, replace
@@ -40,11 +40,13 @@ class MemoryFacts:
     state_bytes: int = 0
     """What one sequence's state takes, beside its keys and values; most models keep none."""
     num_states: int = 0
+    expert_bytes: int = 0
+    """What a cache of experts takes; the weights are then those without the experts."""
 
     @property
     def kv_room_bytes(self) -> int:
         """What is left for the cache; below zero when not even the weights fit."""
-        claimed = self.weight_bytes + self.transient_bytes + self.paused_bytes + self.states_bytes
+        claimed = self.weight_bytes + self.expert_bytes + self.transient_bytes + self.paused_bytes + self.states_bytes
         return self.available_bytes - claimed
 
     @property
@@ -56,6 +58,7 @@ class MemoryFacts:
         """The sum as a sentence's subordinate part."""
         paused = f", paused_kv takes {self.paused_bytes:,}" if self.paused_bytes else ""
         paused += f", {self.num_states:,} states take {self.states_bytes:,}" if self.num_states else ""
+        paused += f", the expert cache takes {self.expert_bytes:,}" if self.expert_bytes else ""
         return (
             f"of {self.available_bytes:,} bytes available, weights take {self.weight_bytes:,} and one step takes "
             f"{self.transient_bytes:,}{paused}, which leaves {max(self.kv_room_bytes, 0):,} for keys and values"
@@ -81,10 +84,11 @@ class CapacityPlan:
 
     @property
     def total_bytes(self) -> int:
-        """Weights, cache, states and transients, and what paused sequences take of the same memory."""
+        """Weights, experts, cache, states and transients, and what paused sequences take of the same memory."""
         paused = self.host_kv_bytes if self.facts.host_bytes is None else 0
         facts = self.facts
-        return facts.weight_bytes + self.kv_bytes + facts.states_bytes + facts.transient_bytes + paused
+        weights = facts.weight_bytes + facts.expert_bytes
+        return weights + self.kv_bytes + facts.states_bytes + facts.transient_bytes + paused
 
     @property
     def state_pages(self) -> int:
@@ -202,8 +206,9 @@ def _check_window(context_length: int | None, model_window: int) -> None:
 
 def _check_weights(facts: MemoryFacts, room_tokens: int) -> None:
     if facts.kv_room_bytes < 0 or room_tokens < SMALLEST_CONTEXT:
-        needed = facts.weight_bytes + facts.transient_bytes + facts.states_bytes
+        needed = facts.weight_bytes + facts.expert_bytes + facts.transient_bytes + facts.states_bytes
         states = f" + {facts.num_states:,} states {facts.states_bytes:,} bytes" if facts.num_states else ""
+        states += f" + the expert cache {facts.expert_bytes:,} bytes" if facts.expert_bytes else ""
         raise CapacityError(
             f"the model does not fit into memory: weights {facts.weight_bytes:,} bytes + one step "
             f"{facts.transient_bytes:,} bytes{states} = {needed:,} bytes, and {facts.kv_bytes_per_token:,} bytes for "

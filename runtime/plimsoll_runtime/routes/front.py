@@ -23,7 +23,7 @@ LIVE_STEP_SECONDS = 180.0
 @dataclass(slots=True)
 class Front:
     """`wall_clock` gives seconds since the epoch for `created` fields; `ping_seconds` is the longest silence of a
-    stream. `kv_capacity_tokens` and `kernels` are known once the model is loaded."""
+    stream. `kv_capacity_tokens`, `kernels` and `offload` are known once the model is loaded."""
 
     config: RuntimeConfig
     served_name: str
@@ -35,6 +35,7 @@ class Front:
     service: Service | None = None
     kv_capacity_tokens: int = 0
     kernels: Mapping[str, str | int] = field(default_factory=dict)
+    offload: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def system_fingerprint(self) -> str:

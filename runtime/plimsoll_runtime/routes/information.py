@@ -72,7 +72,7 @@ class Information:
                 "over_budget": limits.over_budget,
                 "running_slots": self._front.config.running_slots,
                 "kv_capacity_tokens": self._front.kv_capacity_tokens,
-                "offload": {"mode": "none"},
+                "offload": dict(self._front.offload),
                 "kernels": dict(self._front.kernels),
                 "load": {
                     "running": load.running,
