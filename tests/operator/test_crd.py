@@ -197,7 +197,8 @@ def test_the_name_pattern(name: str, is_legal: bool) -> None:
 
 
 def test_budget_fields_are_those_of_the_runtime() -> None:
-    assert {key for key, _ in FIELDS.values()} == BODY.keys() - {"model"}
+    """Experts have slots only where they are on disk: tests/test_offload_server.py reads them from a real server."""
+    assert {path for path, _ in FIELDS.values()} - {"offload.expert_slots"} == BODY.keys() - {"model"}
 
 
 def test_counters_of_the_generation_routes_are_read() -> None:

@@ -284,6 +284,20 @@ def test_what_was_not_declared_is_compared_among_the_replicas() -> None:
     assert "contextLength" not in content["budget"]["declared"]
 
 
+def test_slots_for_experts_are_shown_and_may_differ() -> None:
+    """They are what a node's memory leaves, and no limit of a request."""
+    declared = server({"replicas": 3, "offload": {"mode": "Auto"}})
+    more, fewer = ({"mode": "experts", "expert_slots": slots} for slots in (96, 64))
+    _, observed = settled(
+        declared, a=reading(offload=more), b=reading(offload=fewer), c=reading(offload={"mode": "none"})
+    )
+    content = status_of(declared, observed)
+    assert condition(content, "BudgetConsistent")[0] == "True"
+    assert content["budget"]["effective"]["expertSlots"] == 64
+    assert [each.get("expertSlots") for each in content["replicaBudgets"]] == [96, 64, None]
+    assert "expertSlots" not in content["budget"]["declared"]
+
+
 def test_a_replica_of_an_older_revision_is_shown_and_not_called_drifting() -> None:
     """During a rollout both revisions serve; the floor of both is what a client can rely on."""
     cluster, _ = settled(SERVER)
