@@ -40,6 +40,7 @@ from plimsoll_runtime.routes.app import build_app
 from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.routes.response_store import ResponseStore
 from plimsoll_runtime.service import Service
+from plimsoll_runtime.text.reasoning import ReasoningFormat
 from plimsoll_runtime.text.tool_calls.formats import ToolCallFormat
 from plimsoll_runtime.warm_up import warm_up
 
@@ -107,6 +108,7 @@ def new_admission(config: RuntimeConfig, loaded: LoadedModel) -> Admission:
         tenant_weights={each.tenant: each.weight for each in config.tenant_weights},
         stops_runaways=config.runaway == "stop",
         reads_tool_calls=config.tool_call_parser != "none",
+        reads_reasoning=config.reasoning_parser != "none",
     )
 
 
@@ -114,6 +116,12 @@ def new_tool_calls(config: RuntimeConfig, loaded: LoadedModel) -> ToolCallFormat
     """How the model writes tool calls, None where it is not said."""
     name = config.tool_call_parser
     return None if name == "none" else ToolCallFormat(name, loaded.text.tokenizer)
+
+
+def new_reasoning(config: RuntimeConfig, loaded: LoadedModel) -> ReasoningFormat | None:
+    """How the model writes its reasoning, None where it is not said."""
+    name = config.reasoning_parser
+    return None if name == "none" else ReasoningFormat(name, loaded.text.tokenizer)
 
 
 def slot_rules(settings: EngineSettings) -> SlotRules:
@@ -138,6 +146,7 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
         meters=front.meters,
         clock=time.monotonic,
         tool_calls=new_tool_calls(config, loaded),
+        reasoning=new_reasoning(config, loaded),
     )
     engine = Engine(loaded.runner, loaded.settings, time.monotonic, loaded.host)
     await unawaited_at_exit(lambda: warm_up(engine, service.admission))

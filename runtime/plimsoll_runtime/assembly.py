@@ -1,15 +1,17 @@
 """From sampled tokens to the text a client may see: one choice's detokenizer, parser, stop matcher and counts.
 
-Owns the order of things: a token is counted, becomes bytes, becomes characters, is told apart from tool calls where
-there are tools, is held back while it may be part of a stop string, and only then is text. In: engine tokens of one
-choice. Out: what is said of it, and one `ChoiceEnded`. Invariants: every sampled id is counted, end tokens included;
-the text of an end token is never shown; nothing of a matched stop string or after it leaves, and no stop string is
-looked for inside a call; log probabilities leave with the text they belong to, or, where there are tools, as they come.
+Owns the order of things: a token is counted, becomes bytes, becomes characters, is told apart from reasoning where the
+server reads it, then from tool calls where there are tools, is held back while it may be part of a stop string, and only
+then is text. In: engine tokens of one choice. Out: what is said of it, and one `ChoiceEnded`. Invariants: every sampled
+id is counted, end tokens included; the text of an end token is never shown; nothing of a matched stop string or after
+it leaves, and no stop string is looked for inside reasoning or a call; log probabilities leave with the text they belong
+to, or, where there are tools, as they come; those of reasoning do not leave.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from plimsoll_runtime.events import (
     AnswerReason,
@@ -20,18 +22,20 @@ from plimsoll_runtime.events import (
     ChoiceEnded,
     FinishDetail,
     FinishReason,
+    ReasoningDelta,
     TextDelta,
     TextLogprob,
     Token,
     TokenLogprobs,
 )
 from plimsoll_runtime.text.detokenizer import Detokenizer
+from plimsoll_runtime.text.reasoning import Part, ReasoningSplitter
 from plimsoll_runtime.text.stop_strings import StopMatcher
 from plimsoll_runtime.text.tokenizer import Tokenizer
 from plimsoll_runtime.text.tool_calls import pieces
 from plimsoll_runtime.text.tool_calls.parser import ToolCallParser
 
-Said = TextDelta | CallEvent
+Said = TextDelta | ReasoningDelta | CallEvent
 
 
 @dataclass(slots=True)
@@ -53,12 +57,15 @@ class ChoiceAssembly:
         stop_token_ids: frozenset[int],
         min_tokens: int,
         calls: "CallReading | None" = None,
+        reasoning: "ReasoningReading | None" = None,
     ) -> None:
-        """`matcher` is this choice's own; None: no stop strings. `calls` too; None: no tools."""
+        """`matcher` is this choice's own; None: no stop strings. `calls` and `reasoning` too; None: not looked for."""
         self._choice = choice
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer, calls.shown_ids if calls else frozenset())
+        shown = (reading.shown_ids for reading in (calls, reasoning) if reading is not None)
+        self._detokenizer = Detokenizer(tokenizer, frozenset[int]().union(*shown))
         self._calls = calls
+        self._reasoning = reasoning
         self._matcher = matcher
         self._stop_token_ids = stop_token_ids
         self._min_tokens = min_tokens
@@ -78,25 +85,51 @@ class ChoiceAssembly:
         if token.token_id in self._stop_token_ids:
             return []
         text = self._detokenizer.push(token.token_id)
-        if self._calls is None:
-            return self._release(text, is_below_min)
-        said = self._delta("", self._take_logprobs(None)) + self._say(self._calls.parser.feed(text), is_below_min)
-        if self._calls.parser.is_over and self.ended is None:
-            self.ended = self._end("stop", None, None)
+        if self._reasoning is None:
+            return self._answer(text, is_below_min)
+        said = self._split(self._reasoning.feed(text, self._is_after_call), is_below_min)
+        if self._reasoning.takes_token():
+            self._held.clear()
         return said
 
     def finish(self, reason: FinishReason, detail: FinishDetail | None) -> list[Said]:
         """The last text, and `ended` set. A stop string completed by the very last characters still counts."""
         text = self._detokenizer.flush()
-        if self._calls is None:
-            said = self._release(text, False)
+        if self._reasoning is not None:
+            said = self._split(self._reasoning.finish(text, self._is_after_call), False)
         else:
-            parser = self._calls.parser
-            said = self._say(parser.feed(text) + parser.finish(was_cut=reason == "length"), False)
+            said = self._answer(text, False) if text else []
+        if self.ended is None and self._calls is not None:
+            said += self._say(self._calls.parser.finish(was_cut=reason == "length"), False)
         if self.ended is None:
             rest = self._matcher.flush() if self._matcher else ""
             said = _joined(said, self._delta(rest, self._take_logprobs(None)))
             self.ended = self._end(reason, detail, None)
+        return said
+
+    def _split(self, parts: Iterator[Part], is_below_min_tokens: bool) -> list[Said]:
+        """What stands on both sides of the border, until a stop string, or the one call, ends the choice."""
+        said: list[Said] = []
+        for part in parts:
+            if self.ended is not None:
+                break
+            if part.kind == "answer":
+                said += self._answer(part.text, is_below_min_tokens)
+            else:
+                said += [*self._flushed_matcher(), ReasoningDelta(self._choice, part.text)]
+        return said
+
+    def _is_after_call(self) -> bool:
+        return self._calls is not None and self._calls.parser.is_after_call
+
+    def _answer(self, text: str, is_below_min_tokens: bool) -> list[Said]:
+        """What is not reasoning: text, and calls where there are tools."""
+        if self._calls is None:
+            return self._release(text, is_below_min_tokens)
+        said = self._delta("", self._take_logprobs(None))
+        said += self._say(self._calls.parser.feed(text), is_below_min_tokens)
+        if self._calls.parser.is_over and self.ended is None:
+            self.ended = self._end("stop", None, None)
         return said
 
     def _say(self, found: list[pieces.Piece], is_below_min_tokens: bool) -> list[Said]:
@@ -109,11 +142,11 @@ class ChoiceAssembly:
             if isinstance(piece, pieces.Content):
                 said += self._release(piece.text, is_below_min_tokens)
             else:
-                said += [*self._flushed_before_call(), self._calls.event(self._choice, piece)]
+                said += [*self._flushed_matcher(), self._calls.event(self._choice, piece)]
         return said
 
-    def _flushed_before_call(self) -> list[Said]:
-        """A stop string cannot go on behind a call."""
+    def _flushed_matcher(self) -> list[Said]:
+        """A stop string cannot go on behind a call, or behind reasoning."""
         if self._matcher is None:
             return []
         rest = self._matcher.flush()
@@ -144,7 +177,8 @@ class ChoiceAssembly:
     def _end(self, reason: FinishReason, detail: FinishDetail | None, matched: str | None) -> ChoiceEnded:
         calls_tools = reason == "stop" and self._calls is not None and self._calls.num_ended > 0
         ended_by: AnswerReason = "tool_calls" if calls_tools else reason
-        return ChoiceEnded(self._choice, ended_by, detail, matched, self.output_tokens)
+        reasoning_tokens = 0 if self._reasoning is None else self._reasoning.num_tokens
+        return ChoiceEnded(self._choice, ended_by, detail, matched, self.output_tokens, reasoning_tokens)
 
 
 class CallReading:
@@ -168,6 +202,46 @@ class CallReading:
             case pieces.CallEnded():
                 self.num_ended += 1
                 return CallEnded(choice, self._num_begun - 1)
+
+
+class ReasoningReading:
+    """The reasoning of one choice: where it stands, and how many tokens it took, its tags included.
+
+    `is_shown`: it is counted, and stays in the text.
+    """
+
+    def __init__(self, splitter: ReasoningSplitter, shown_ids: frozenset[int], *, is_shown: bool) -> None:
+        self._splitter = splitter
+        self._was_open = splitter.is_open
+        self._num_undecided = 0
+        self.shown_ids = frozenset[int]() if is_shown else shown_ids
+        self.is_shown = is_shown
+        self.num_tokens = 0
+
+    def feed(self, text: str, is_after_call: Callable[[], bool]) -> Iterator[Part]:
+        return self._seen(self._splitter.feed(text, is_after_call), text)
+
+    def finish(self, text: str, is_after_call: Callable[[], bool]) -> Iterator[Part]:
+        parts = chain(self._splitter.feed(text, is_after_call), self._splitter.finish())
+        return self._seen(parts, text)
+
+    def _seen(self, parts: Iterator[Part], text: str) -> Iterator[Part]:
+        if not self.is_shown:
+            yield from parts
+            return
+        deque(parts, maxlen=0)
+        if text:
+            yield Part("answer", text)
+
+    def takes_token(self) -> bool:
+        """Counts a token, after its parts were read. Whether it belongs to reasoning that is told apart."""
+        was_open, self._was_open = self._was_open, self._splitter.is_open
+        if not was_open and not self._splitter.is_open:
+            self._num_undecided = self._num_undecided + 1 if self._splitter.is_undecided else 0
+            return False
+        self.num_tokens += 1 + self._num_undecided
+        self._num_undecided = 0
+        return not self.is_shown
 
 
 def _joined(said: list[Said], more: list[Said]) -> list[Said]:

@@ -152,6 +152,14 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """New text of one choice's reasoning, where the server reads it apart; never a part of a character or of a tag."""
+
+    choice: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallBegun:
     """The choice calls a tool. `call` counts its calls from 0; `call_id` nobody else has."""
 
@@ -180,13 +188,15 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceEnded:
-    """A choice is complete; `matched_stop` is the stop string or None, `output_tokens` counts sampled ids."""
+    """A choice is complete; `matched_stop` is the stop string or None, `output_tokens` counts sampled ids, of which
+    `reasoning_tokens` are a part."""
 
     choice: int
     reason: AnswerReason
     detail: FinishDetail | None
     matched_stop: str | None
     output_tokens: int
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,4 +232,4 @@ class Notice:
 
 
 CallEvent = CallBegun | CallArguments | CallEnded
-AnswerEvent = Begun | Echo | TextDelta | CallEvent | ChoiceEnded | Ended | Broken
+AnswerEvent = Begun | Echo | TextDelta | ReasoningDelta | CallEvent | ChoiceEnded | Ended | Broken

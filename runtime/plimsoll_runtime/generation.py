@@ -12,7 +12,7 @@ from typing import Protocol, assert_never
 
 from plimsoll_runtime.admission.deadlines import Times
 from plimsoll_runtime.admitted import AdmittedRequest
-from plimsoll_runtime.assembly import CallReading, ChoiceAssembly, text_logprob
+from plimsoll_runtime.assembly import CallReading, ChoiceAssembly, ReasoningReading, text_logprob
 from plimsoll_runtime.contract.config import field_names
 from plimsoll_runtime.contract.endpoints import HEADER_REQUEST_TIMEOUT
 from plimsoll_runtime.contract.metrics import Outcome
@@ -38,7 +38,8 @@ from plimsoll_runtime.events import (
 )
 from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import GenerationRequest, TextPrompt
+from plimsoll_runtime.request import ChatPrompt, GenerationRequest, TextPrompt
+from plimsoll_runtime.text.reasoning import ReasoningFormat
 from plimsoll_runtime.text.stop_strings import StopMatcher
 from plimsoll_runtime.text.tokenizer import Tokenizer
 from plimsoll_runtime.text.tool_calls.formats import ToolCallFormat
@@ -76,6 +77,7 @@ class Generation:
         tokenizer: Tokenizer,
         *,
         tool_calls: ToolCallFormat | None,
+        reasoning: ReasoningFormat | None,
         times: Times,
         service: Home,
     ) -> None:
@@ -97,6 +99,7 @@ class Generation:
                 admitted.stop_token_ids,
                 admitted.min_tokens,
                 _call_reading(request, tool_calls),
+                None if reasoning is None else self._reasoning_reading(choice, reasoning),
             )
             for choice in range(len(admitted.prompts) * admitted.num_choices)
         ]
@@ -106,6 +109,14 @@ class Generation:
         self._num_ended = 0
         self._cached_tokens = 0
         self._is_closed = False
+
+    def _reasoning_reading(self, choice: int, reasoning: ReasoningFormat) -> ReasoningReading:
+        """Text that continues a text is one piece: its reasoning is counted, and left where it stands."""
+        prompt = choice // self.admitted.num_choices
+        asked = self.request.prompts[prompt]
+        arguments = asked.template_arguments if isinstance(asked, ChatPrompt) else None
+        splitter = reasoning.splitter(self.admitted.prompts[prompt].token_ids, arguments)
+        return ReasoningReading(splitter, reasoning.shown_ids, is_shown=arguments is None)
 
     @property
     def has_begun(self) -> bool:
@@ -260,6 +271,7 @@ class Generation:
             prompt_tokens=self.admitted.prompt_tokens,
             output_tokens=sum(choice.output_tokens for choice in self._choices),
             cached_tokens=self._cached_tokens,
+            reasoning_tokens=sum(choice.ended.reasoning_tokens for choice in self._choices if choice.ended),
         )
 
     def _say(self, event: AnswerEvent | Notice) -> None:

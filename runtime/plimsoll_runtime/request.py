@@ -97,5 +97,7 @@ class GenerationRequest:
     echo: bool = False
     unknown_fields: tuple[str, ...] = ()
     tool_use: ToolUse | None = None
+    reasoning_param: str | None = None
+    """The field by which the client asks for reasoning, where it does."""
     dialect_options: Mapping[str, Any] = field(default_factory=dict)
     """What only the dialect itself needs to write its answer (for example `store` on responses)."""

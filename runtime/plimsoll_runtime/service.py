@@ -25,6 +25,7 @@ from plimsoll_runtime.meters import Meters
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest
 from plimsoll_runtime.text.model_text import ModelText
+from plimsoll_runtime.text.reasoning import ReasoningFormat
 from plimsoll_runtime.text.tool_calls.formats import ToolCallFormat
 
 STOPPING = "the server is stopping: send the request again"
@@ -60,6 +61,7 @@ class Service:
         meters: Meters,
         clock: Callable[[], float],
         tool_calls: ToolCallFormat | None = None,
+        reasoning: ReasoningFormat | None = None,
         num_text_threads: int = 2,
     ) -> None:
         self.admission = admission
@@ -68,6 +70,7 @@ class Service:
         self.house = house
         self.clock = clock
         self._tool_calls = tool_calls
+        self._reasoning = reasoning
         self._live: dict[str, Generation] = {}
         self._is_draining = False
         self._idle = asyncio.Event()
@@ -127,6 +130,7 @@ class Service:
                 checked.stops,
                 self.text.tokenizer,
                 tool_calls=self._tool_calls,
+                reasoning=self._reasoning,
                 times=times,
                 service=self,
             )

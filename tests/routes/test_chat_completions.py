@@ -282,7 +282,6 @@ UNSUPPORTED = [
     ("store", True),
     ("service_tier", "priority"),
     ("verbosity", "low"),
-    ("reasoning_effort", "high"),
     ("thinking", {"type": "enabled", "budget_tokens": 1024}),
     ("guided_json", {}),
     ("echo", True),
@@ -331,6 +330,16 @@ def test_thinking_can_be_switched_off(fields: dict[str, Any]) -> None:
     prompt = accepted(**fields).prompts[0]
     assert isinstance(prompt, ChatPrompt)
     assert prompt.template_arguments == {"enable_thinking": False}
+
+
+def test_an_effort_asks_for_reasoning_and_reaches_the_template() -> None:
+    request = accepted(reasoning_effort="low")
+    prompt = request.prompts[0]
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.template_arguments == {"enable_thinking": True, "reasoning_effort": "low"}
+    assert request.reasoning_param == "reasoning_effort"
+    assert accepted(reasoning_effort="none").reasoning_param is None
+    assert refused(reasoning_effort="lots").param == refused(reasoning_effort=1).param == "reasoning_effort"
 
 
 def test_template_arguments_reach_the_template() -> None:

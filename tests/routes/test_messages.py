@@ -264,7 +264,7 @@ def test_a_thinking_budget_is_checked(budget: Any, code: RefusalCode) -> None:
         {"metadata": {"user_id": "u"}},
         {"cache_control": {"type": "ephemeral"}},
         {"service_tier": "standard_only"},
-        {"output_config": {"effort": "high"}},
+        {"output_config": {"effort": None}},
         {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
         {"stop_sequences": None, "temperature": None, "system": None, "stream": None},
     ],
@@ -274,6 +274,12 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
     """Each stands in the default body of a real client."""
     request = accepted(**fields)
     assert request == accepted()
+
+
+def test_an_effort_is_advice_that_reaches_the_template() -> None:
+    asked = accepted(output_config={"effort": "high"})
+    assert (prompt_of(asked).template_arguments, asked.reasoning_param) == ({"reasoning_effort": "high"}, None)
+    assert refused(output_config={"effort": "lots"}).param == "output_config.effort"
 
 
 def test_thinking_can_be_turned_off() -> None:

@@ -244,8 +244,6 @@ def test_instructions_stand_first() -> None:
         ({"moderation": {"model": "x"}}, "moderation"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
-        ({"reasoning": {"effort": ["high"]}}, "reasoning.effort"),
         ({"n": 2}, "n"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -282,6 +280,13 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
     """Each stands in the default body of a real client, or is the API's own default."""
     request = accepted(**fields)
     assert (request.prompts, request.unknown_fields) == (accepted().prompts, ())
+
+
+def test_an_effort_asks_for_reasoning_and_reaches_the_template() -> None:
+    request = accepted(reasoning={"effort": "high", "summary": "auto"})
+    assert prompt_of(request).template_arguments == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert request.reasoning_param == "reasoning.effort"
+    assert refused(reasoning={"effort": ["high"]}).param == "reasoning.effort"
 
 
 def test_reasoning_can_be_turned_off() -> None:

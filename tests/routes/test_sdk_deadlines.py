@@ -2,10 +2,12 @@
 
 What happened before: a plain answer that took longer than its client's patience was thrown away, and computed again for
 each retry, while whoever waited behind it hung up and came again too. The SDKs say in a header when they will hang up.
-Their 20 s are 2 s here, and the server is so slow that the runaway would take at least 10.
+Their patience is 2 s here, and the server is so slow that the runaway would take at least 10; one scene has the 20 s of
+a real client, and a runaway of at least 50.
 """
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,8 +34,8 @@ Ask = Callable[[str, str, int], Any]
 """(address, text, output limit) -> what the SDK gives."""
 
 
-def _chat(url: str, text: str, limit: int) -> Any:
-    with openai.OpenAI(base_url=f"{url}/v1", **PATIENCE) as client:
+def _chat(url: str, text: str, limit: int, **patience: Any) -> Any:
+    with openai.OpenAI(base_url=f"{url}/v1", **{**PATIENCE, **patience}) as client:
         return client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": text}], max_completion_tokens=limit
         )
@@ -81,15 +83,26 @@ def assert_nothing_is_left(server: ScriptedServer) -> None:
 
 @pytest.mark.parametrize("name", ASKS)
 def test_a_runaway_and_those_behind_it_are_one_generation_each(server: ScriptedServer, name: str) -> None:
+    assert_one_generation_each(server, ASKS[name])
+
+
+def test_a_runaway_and_those_behind_it_have_the_patience_of_a_real_client() -> None:
+    """The same with a read timeout of 20 s and two retries."""
+    slow = {**SETTINGS, "before_step": lambda step: time.sleep(0.01)}
+    with scripted_server(**slow) as server:
+        assert_one_generation_each(server, functools.partial(_chat, timeout=20.0, max_retries=2))
+
+
+def assert_one_generation_each(server: ScriptedServer, ask: Ask) -> None:
     answers: dict[str, Any] = {}
 
-    def ask(text: str, limit: int) -> None:
-        answers[text] = ASKS[name](server.url, text, limit)
+    def keep(text: str, limit: int) -> None:
+        answers[text] = ask(server.url, text, limit)
 
-    threads = [threading.Thread(target=ask, args=("runaway", RUNAWAY))]
+    threads = [threading.Thread(target=keep, args=("runaway", RUNAWAY))]
     threads[0].start()
     wait_until(lambda: server.runner.num_steps > 2 * DEFAULT)
-    threads += [threading.Thread(target=ask, args=(f"short {number}", SHORT)) for number in range(4)]
+    threads += [threading.Thread(target=keep, args=(f"short {number}", SHORT)) for number in range(4)]
     for thread in threads[1:]:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Tools as the three dialects that have them write and read them, driven by the official SDKs."""
+"""Tools and reasoning as the three dialects that have them write and read them, driven by the official SDKs."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,11 +14,14 @@ from plimsoll_runtime.contract import endpoints
 
 @dataclass(frozen=True)
 class Heard:
-    """What a client makes of an answer. `calls`: id, name and arguments as text (on messages: as a value, as JSON)."""
+    """What a client makes of an answer. `calls`: id, name and arguments as text (on messages: as a value, as JSON);
+    `tokens`: of the output, and of the reasoning in it."""
 
     content: str
     calls: list[tuple[str, str, str]]
     reason: Any
+    reasoning: str | None
+    tokens: tuple[int, int]
 
     @property
     def named(self) -> list[list[str]]:
@@ -41,12 +44,15 @@ def _chat(url: str, prompt: str, stream: bool, fields: Mapping[str, Any]) -> Hea
     asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": prompt}], **fields}
     with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         if stream:
-            with client.chat.completions.stream(**asked) as events:
-                choice: Any = _final(events).choices[0]
+            with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as events:
+                completion: Any = _final(events)
         else:
-            choice = client.chat.completions.create(**asked).choices[0]
+            completion = client.chat.completions.create(**asked)
+    choice, usage = completion.choices[0], completion.usage
     calls = [(call.id, call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
-    return Heard(choice.message.content or "", calls, choice.finish_reason)
+    reasoning = getattr(choice.message, "reasoning_content", None)
+    tokens = (usage.completion_tokens, usage.completion_tokens_details.reasoning_tokens)
+    return Heard(choice.message.content or "", calls, choice.finish_reason, reasoning, tokens)
 
 
 def _final(events: Any) -> Any:
@@ -68,7 +74,9 @@ def _responses(url: str, prompt: str, stream: bool, fields: Mapping[str, Any]) -
         else:
             response = client.responses.create(**asked)
     calls = [(item.call_id, item.name, item.arguments) for item in response.output if item.type == "function_call"]
-    return Heard(response.output_text, calls, response.status)
+    thoughts = [part.text for item in response.output if item.type == "reasoning" for part in item.content]
+    tokens = (response.usage.output_tokens, response.usage.output_tokens_details.reasoning_tokens)
+    return Heard(response.output_text, calls, response.status, _joined(thoughts), tokens)
 
 
 def _messages(url: str, prompt: str, stream: bool, fields: Mapping[str, Any]) -> Heard:
@@ -81,7 +89,14 @@ def _messages(url: str, prompt: str, stream: bool, fields: Mapping[str, Any]) ->
             message = client.messages.create(**asked)
     calls = [(block.id, block.name, json.dumps(block.input)) for block in message.content if block.type == "tool_use"]
     text = "".join(block.text for block in message.content if block.type == "text")
-    return Heard(text, calls, message.stop_reason)
+    thoughts = [block.thinking for block in message.content if block.type == "thinking"]
+    assert all(block.signature for block in message.content if block.type == "thinking")
+    tokens = (message.usage.output_tokens, message.usage.output_tokens_details.thinking_tokens)
+    return Heard(text, calls, message.stop_reason, _joined(thoughts), tokens)
+
+
+def _joined(thoughts: list[str]) -> str | None:
+    return "".join(thoughts) if thoughts else None
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class Admission:
         tenant_weights: Mapping[str, int] = MappingProxyType({}),
         stops_runaways: bool = False,
         reads_tool_calls: bool = False,
+        reads_reasoning: bool = False,
     ) -> None:
         self.limits = limits
         self.model = model
@@ -75,6 +76,7 @@ class Admission:
         self._tenant_weights = tenant_weights
         self._stops_runaways = stops_runaways
         self._reads_tool_calls = reads_tool_calls
+        self._reads_reasoning = reads_reasoning
         known = model.generation_defaults if sampling_defaults == "model" else {}
         self._sampling_defaults = {name: known.get(name, neutral) for name, neutral in _NEUTRAL.items()}
 
@@ -89,6 +91,13 @@ class Admission:
                 message="tools are not supported as this server is started: leave them out, or set "
                 f"{field_names('tool_call_parser')} on the server to how its model writes calls",
                 param="tools",
+            )
+        if request.reasoning_param is not None and not self._reads_reasoning:
+            return Refusal(
+                code="unsupported_parameter",
+                message=f"{request.reasoning_param}: reasoning is not supported as this server is started: leave it out, "
+                f"or set {field_names('reasoning_parser')} on the server to how its model marks it",
+                param=request.reasoning_param,
             )
         if request.model != self.model.name:
             return Refusal(

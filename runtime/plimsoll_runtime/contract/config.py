@@ -41,6 +41,7 @@ Offload = Literal["none", "experts", "auto"]
 Runaway = Literal["off", "observe", "stop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplingDefaults = Literal["model", "neutral"]
+ReasoningTags = Literal["none", "qwen3", "deepseek_r1", "think"]
 CallFormat = Literal["none", "hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek", "pythonic", "json"]
 
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKEN_COUNT, strict=True)]
@@ -240,6 +241,14 @@ class RuntimeConfig(BaseModel):
         unit="word",
         description="Sampling of a request that names none: the model's generation config (model), or temperature 1 "
         "with nothing cut off (neutral).",
+    )
+    reasoning_parser: Annotated[ReasoningTags, word(ReasoningTags)] = setting(
+        "none",
+        spec="parsers.reasoning",
+        unit="word",
+        description="How the model marks its reasoning, which is then told apart from its answer: <think> tags (qwen3 "
+        "and any model like it: think), or the same with the opening tag left out (deepseek_r1). Stop strings then "
+        "look at the answer alone. none: all text is the answer.",
     )
     tool_call_parser: Annotated[CallFormat, word(CallFormat)] = setting(
         "none",

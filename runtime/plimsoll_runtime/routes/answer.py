@@ -17,10 +17,20 @@ from plimsoll_runtime.events import (
     ChoiceEnded,
     Echo,
     Ended,
+    ReasoningDelta,
     TextDelta,
     TextLogprob,
 )
-from plimsoll_runtime.routes.dialect import Answer, Call, ChoiceAnswer
+from plimsoll_runtime.routes.dialect import Answer, Call, ChoiceAnswer, Reasoning
+
+
+@dataclass(slots=True)
+class _Thought:
+    text_before: int
+    texts: list[str] = field(default_factory=list)
+
+    def whole(self) -> Reasoning:
+        return Reasoning("".join(self.texts), self.text_before)
 
 
 @dataclass(slots=True)
@@ -29,7 +39,7 @@ class _Choice:
     logprobs: list[TextLogprob] = field(default_factory=list)
     begun: CallBegun | None = None
     arguments: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    inserts: list[Call | _Thought] = field(default_factory=list)
     echo: Echo | None = None
     ended: ChoiceEnded | None = None
 
@@ -42,8 +52,20 @@ class _Choice:
                 self.arguments.append(event.text)
             case CallEnded():
                 assert self.begun is not None, "a call ends after it began"
-                text_before = sum(map(len, self.texts))
-                self.calls.append(Call(self.begun.call_id, self.begun.name, "".join(self.arguments), text_before))
+                arguments = "".join(self.arguments)
+                self.inserts.append(Call(self.begun.call_id, self.begun.name, arguments, self._text_before))
+
+    def add_reasoning(self, text: str) -> None:
+        """It grows as long as no text and no call comes between."""
+        last = self.inserts[-1] if self.inserts else None
+        if not isinstance(last, _Thought) or last.text_before != self._text_before:
+            last = _Thought(self._text_before)
+            self.inserts.append(last)
+        last.texts.append(text)
+
+    @property
+    def _text_before(self) -> int:
+        return sum(map(len, self.texts))
 
     def whole(self, choice: int) -> ChoiceAnswer:
         assert self.ended is not None, "Ended comes after the end of every choice"
@@ -59,7 +81,7 @@ class _Choice:
             echo_text=echo.text if echo else "",
             echo_logprobs=echo.logprobs if echo else None,
             echo_token_texts=echo.prompt_token_texts if echo else (),
-            calls=tuple(self.calls),
+            inserts=tuple(insert if isinstance(insert, Call) else insert.whole() for insert in self.inserts),
         )
 
 
@@ -82,7 +104,7 @@ class AnswerFold:
                 self._add_to_choice(event)
                 return None
 
-    def _add_to_choice(self, event: Echo | TextDelta | CallEvent | ChoiceEnded) -> None:
+    def _add_to_choice(self, event: Echo | TextDelta | ReasoningDelta | CallEvent | ChoiceEnded) -> None:
         choice = self._choices.setdefault(event.choice, _Choice())
         match event:
             case Echo():
@@ -90,6 +112,8 @@ class AnswerFold:
             case TextDelta():
                 choice.texts.append(event.text)
                 choice.logprobs.extend(event.logprobs)
+            case ReasoningDelta():
+                choice.add_reasoning(event.text)
             case CallBegun() | CallArguments() | CallEnded():
                 choice.add_call(event)
             case ChoiceEnded():

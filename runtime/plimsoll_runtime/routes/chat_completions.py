@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from plimsoll_runtime.contract.endpoints import CHAT_COMPLETIONS as PATH
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
-from plimsoll_runtime.events import CallArguments, CallBegun, Echo, TextDelta, TextLogprob
+from plimsoll_runtime.events import CallArguments, CallBegun, Echo, ReasoningDelta, TextDelta, TextLogprob
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest, WireValue
 from plimsoll_runtime.routes.body import refuse, refuse_unsupported, refusing, unknown_fields, wire_values
 from plimsoll_runtime.routes.chat_messages import read_messages
@@ -29,7 +29,7 @@ from plimsoll_runtime.routes.openai_fields import (
 from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
 from plimsoll_runtime.routes.openai_stream import OpenAIStream
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
-from plimsoll_runtime.routes.template_arguments import template_arguments
+from plimsoll_runtime.routes.template_arguments import NO_EFFORT, asked_by, read_effort, template_arguments
 from plimsoll_runtime.routes.tools import FIELDS as TOOL_FIELDS
 from plimsoll_runtime.routes.tools import chat_tools, offered
 
@@ -48,7 +48,6 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "prediction": (),
     "web_search_options": (),
     "moderation": (),
-    "reasoning_effort": ("none",),
     "reasoning": ({},),
     "thinking": ({"type": "disabled"},),
     "chat_template": (),
@@ -58,7 +57,7 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "best_of": (1,),
 }
 _KNOWN: Final = frozenset(
-    {"messages", TEMPLATE_ARGUMENTS, *TOOL_FIELDS, *_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
+    {"messages", "reasoning_effort", TEMPLATE_ARGUMENTS, *TOOL_FIELDS, *_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
 )
 
 
@@ -73,13 +72,15 @@ class ChatCompletions:
         messages = read_messages(body.get("messages"))
         refuse_unsupported(body, _UNSUPPORTED)
         tool_use = chat_tools(body)
-        arguments = template_arguments(body, thinks_not=_thinks_not(body))
+        effort = _effort(body)
+        arguments = template_arguments(body, asked_by(effort))
         return GenerationRequest(
             route=self.route,
             model=envelope.model,
             prompt_param="messages",
             prompts=(ChatPrompt(messages, arguments, offered(tool_use)),),
             tool_use=tool_use,
+            reasoning_param=None if effort in (None, NO_EFFORT) else "reasoning_effort",
             wire=wire_values(body, _JUDGED) | _output_limit(body),
             over_budget=headers.get(HEADER_OVER_BUDGET),
             stream=envelope.stream,
@@ -110,6 +111,9 @@ class _Choices:
     def delta(self, event: TextDelta) -> dict[str, Any]:
         return {"delta": {"content": event.text}, "logprobs": chat_logprobs(event.logprobs) if event.logprobs else None}
 
+    def reasoning(self, event: ReasoningDelta) -> dict[str, Any]:
+        return {"delta": {"reasoning_content": event.text}, "logprobs": None}
+
     def call(self, event: CallBegun | CallArguments) -> dict[str, Any]:
         """The first chunk of a call has its id and name, the others its arguments."""
         if isinstance(event, CallBegun):
@@ -124,6 +128,8 @@ class _Choices:
 
 def _whole_choice(choice: ChoiceAnswer, facts: AnswerFacts) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.reasoning is not None:
+        message["reasoning_content"] = choice.reasoning
     if choice.calls:
         message["content"] = choice.text if choice.text else None
         message["tool_calls"] = [function_call(call.call_id, call.name, call.arguments) for call in choice.calls]
@@ -155,9 +161,10 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def _thinks_not(body: Mapping[str, Any]) -> bool:
-    """Whether a field turns thinking off; any other value of these two has been refused before."""
-    return body.get("reasoning_effort") is not None or body.get("thinking") is not None
+def _effort(body: Mapping[str, Any]) -> str | None:
+    """Thinking may be turned off by another name too; any other value of that one has been refused before."""
+    effort = read_effort(body.get("reasoning_effort"), "reasoning_effort")
+    return NO_EFFORT if effort is None and body.get("thinking") is not None else effort
 
 
 CHAT_COMPLETIONS: Final[Dialect] = ChatCompletions()

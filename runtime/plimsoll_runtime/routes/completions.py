@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from plimsoll_runtime.contract.endpoints import COMPLETIONS as PATH
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
-from plimsoll_runtime.events import CallArguments, CallBegun, Echo, TextDelta
+from plimsoll_runtime.events import CallArguments, CallBegun, Echo, ReasoningDelta, TextDelta
 from plimsoll_runtime.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from plimsoll_runtime.routes.body import (
     read_switch,
@@ -104,6 +104,9 @@ class _Choices:
 
     def ending(self) -> dict[str, Any]:
         return {"text": "", "logprobs": None}
+
+    def reasoning(self, event: ReasoningDelta) -> dict[str, Any]:
+        raise AssertionError("reasoning stays in the text on this route")
 
     def call(self, event: CallBegun | CallArguments) -> dict[str, Any]:
         raise AssertionError("this route never offers a tool")

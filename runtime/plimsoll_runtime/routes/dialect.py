@@ -40,8 +40,17 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What the model thought, in one piece, where the server reads it apart. `text_before` as of a `Call`."""
+
+    text: str
+    text_before: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceAnswer:
-    """One complete choice. `echo_text` is the prompt where `echo` was asked for, else empty."""
+    """One complete choice. `echo_text` is the prompt where `echo` was asked for, else empty. `inserts` stand in the
+    text, in order, each behind its `text_before`."""
 
     choice: int
     text: str
@@ -53,16 +62,26 @@ class ChoiceAnswer:
     echo_text: str = ""
     echo_logprobs: tuple[TextLogprob | None, ...] | None = None
     echo_token_texts: tuple[str, ...] = ()
-    calls: tuple[Call, ...] = ()
+    inserts: tuple[Call | Reasoning, ...] = ()
 
-    def parts(self) -> Iterator[str | Call]:
-        """Texts and calls in the order in which they came; no text is empty."""
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(insert for insert in self.inserts if isinstance(insert, Call))
+
+    @property
+    def reasoning(self) -> str | None:
+        """All that the model thought, None where there is nothing."""
+        texts = [insert.text for insert in self.inserts if isinstance(insert, Reasoning)]
+        return "".join(texts) if texts else None
+
+    def parts(self) -> Iterator[str | Call | Reasoning]:
+        """Texts, calls and reasoning in the order in which they came; no text is empty."""
         done = 0
-        for call in self.calls:
-            if call.text_before > done:
-                yield self.text[done : call.text_before]
-            yield call
-            done = call.text_before
+        for insert in self.inserts:
+            if insert.text_before > done:
+                yield self.text[done : insert.text_before]
+            yield insert
+            done = insert.text_before
         if done < len(self.text):
             yield self.text[done:]
 

@@ -29,7 +29,7 @@ from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, StreamWriter
 from plimsoll_runtime.routes.messages_answer import MessagesStream, to_message
 from plimsoll_runtime.routes.messages_content import ChatMessage, read_conversation
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
-from plimsoll_runtime.routes.template_arguments import template_arguments
+from plimsoll_runtime.routes.template_arguments import NO_EFFORT, asked_by, read_effort, template_arguments
 from plimsoll_runtime.routes.tools import messages_tools, offered
 
 WITHOUT_SAMPLING: Final = "2026-10-21"
@@ -230,6 +230,13 @@ def _refuse_prefill(messages: tuple[ChatMessage, ...]) -> None:
 
 
 def _prompt(body: Mapping[str, Any], parsed: Body, tool_use: ToolUse | None) -> ChatPrompt:
-    thinks_not = parsed.thinking is not None and parsed.thinking.get("type") == "disabled"
     conversation = read_conversation(parsed.system, parsed.messages)
-    return ChatPrompt(conversation, template_arguments(body, thinks_not=thinks_not), offered(tool_use))
+    return ChatPrompt(conversation, template_arguments(body, _asked_thinking(parsed)), offered(tool_use))
+
+
+def _asked_thinking(parsed: Body) -> dict[str, Any]:
+    """An effort alone is advice on the whole answer here, and leaves it to the template whether to think."""
+    effort = read_effort((parsed.output_config or {}).get("effort"), "output_config.effort")
+    if parsed.thinking is not None and parsed.thinking.get("type") == "disabled":
+        return asked_by(NO_EFFORT)
+    return {} if effort in (None, NO_EFFORT) else {"reasoning_effort": effort}

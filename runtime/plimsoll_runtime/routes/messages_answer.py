@@ -19,6 +19,7 @@ from plimsoll_runtime.events import (
     ChoiceEnded,
     Echo,
     Ended,
+    ReasoningDelta,
     TextDelta,
     Usage,
 )
@@ -29,6 +30,7 @@ from plimsoll_runtime.routes.dialect import (
     Call,
     ChoiceAnswer,
     Frame,
+    Reasoning,
     finish_detail_body,
     json_frame,
 )
@@ -39,7 +41,7 @@ from plimsoll_runtime.routes.json_body import RawJson
 def to_message(answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
     """The body of a plain answer."""
     choice = answer.choices[0]
-    content = [_text_block(part) if isinstance(part, str) else _call_block(part) for part in choice.parts()]
+    content = [_block(part, facts) for part in choice.parts()]
     message = _message(facts, content, _usage(answer.usage)) | _ending(choice)
     return message | _finish_detail(choice)
 
@@ -57,6 +59,25 @@ def _message(facts: AnswerFacts, content: list[dict[str, Any]], usage: Mapping[s
         "container": None,
         "usage": usage,
     }
+
+
+def _block(part: str | Call | Reasoning, facts: AnswerFacts) -> dict[str, Any]:
+    match part:
+        case str():
+            return _text_block(part)
+        case Call():
+            return _call_block(part)
+        case Reasoning():
+            return _thinking_block(part.text, _signature(facts))
+
+
+def _thinking_block(text: str, signature: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def _signature(facts: AnswerFacts) -> str:
+    """Clients send it back with the block. Nothing is checked by it here, so it only says where the block is from."""
+    return f"plimsoll-{facts.request_id}"
 
 
 def _text_block(text: str) -> dict[str, Any]:
@@ -136,6 +157,9 @@ class MessagesStream:
                 return [self._start(event.prompt_tokens), PING]
             case TextDelta():
                 return self._text(event.text)
+            case ReasoningDelta():
+                frames = [] if self._open == "thinking" else self._begin("thinking", _thinking_block("", ""))
+                return [*frames, self._delta({"type": "thinking_delta", "thinking": event.text})]
             case CallBegun():
                 return self._begin("tool_use", _tool_use(event.call_id, event.name))
             case CallArguments():
@@ -176,7 +200,12 @@ class MessagesStream:
 
     def _close(self) -> list[Frame]:
         was_open, self._open = self._open, None
-        return [] if was_open is None else [frame("content_block_stop", index=self._index)]
+        if was_open is None:
+            return []
+        stop = frame("content_block_stop", index=self._index)
+        if was_open == "thinking":
+            return [self._delta({"type": "signature_delta", "signature": _signature(self._facts)}), stop]
+        return [stop]
 
     def _finish(self, usage: Usage) -> list[Frame]:
         assert self._ended is not None, "an answer ends only after its choice"

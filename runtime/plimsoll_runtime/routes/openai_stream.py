@@ -20,6 +20,7 @@ from plimsoll_runtime.events import (
     ChoiceEnded,
     Echo,
     Ended,
+    ReasoningDelta,
     TextDelta,
     Usage,
 )
@@ -44,6 +45,8 @@ class ChoiceWriter(Protocol):
 
     def delta(self, event: TextDelta) -> Fields: ...
 
+    def reasoning(self, event: ReasoningDelta) -> Fields: ...
+
     def call(self, event: CallBegun | CallArguments) -> Fields: ...
 
     def ending(self) -> Fields: ...
@@ -66,6 +69,8 @@ class OpenAIStream:
             case TextDelta():
                 has_content = bool(event.text or event.logprobs)
                 return [self._chunk(event.choice, self._choices.delta(event))] if has_content else []
+            case ReasoningDelta():
+                return [self._chunk(event.choice, self._choices.reasoning(event))]
             case CallBegun() | CallArguments():
                 return [self._chunk(event.choice, self._choices.call(event))]
             case CallEnded():

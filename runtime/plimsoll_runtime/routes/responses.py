@@ -28,7 +28,7 @@ from plimsoll_runtime.routes.responses_items import read_input
 from plimsoll_runtime.routes.responses_object import finished_response
 from plimsoll_runtime.routes.responses_stream import ResponsesStream
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
-from plimsoll_runtime.routes.template_arguments import template_arguments
+from plimsoll_runtime.routes.template_arguments import NO_EFFORT, asked_by, read_effort, template_arguments
 from plimsoll_runtime.routes.tools import FIELDS as TOOL_FIELDS
 from plimsoll_runtime.routes.tools import offered, responses_tools
 
@@ -117,7 +117,7 @@ class Responses:
         parsed = read(Body, body)
         refuse_unsupported(body, _UNSUPPORTED)
         _refuse_format(parsed.text)
-        thinks_not = _thinks_not(parsed.reasoning)
+        effort = _effort(parsed.reasoning)
         tool_use, left_out = responses_tools(body)
         if parsed.instructions:
             conversation = ({"role": "system", "content": parsed.instructions}, *conversation)
@@ -125,8 +125,9 @@ class Responses:
             route=PATH,
             model=envelope.model,
             prompt_param="input",
-            prompts=(ChatPrompt(conversation, template_arguments(body, thinks_not=thinks_not), offered(tool_use)),),
+            prompts=(ChatPrompt(conversation, template_arguments(body, asked_by(effort)), offered(tool_use)),),
             tool_use=tool_use,
+            reasoning_param=None if effort in (None, NO_EFFORT) else "reasoning.effort",
             wire=wire_values(body, _JUDGED) | _logprobs(body, parsed.include),
             over_budget=headers.get(HEADER_OVER_BUDGET),
             stream=envelope.stream,
@@ -154,13 +155,9 @@ def _refuse_format(text: Mapping[str, Any] | None) -> None:
         raise refuse("unsupported_parameter", "text.verbosity is not supported: leave it out", "text.verbosity")
 
 
-def _thinks_not(reasoning: Mapping[str, Any] | None) -> bool:
-    """Whether reasoning is turned off. An effort cannot be kept; a summary of no reasoning needs nothing."""
-    effort = None if reasoning is None else reasoning.get("effort")
-    if effort not in (None, "none"):
-        message = f"reasoning.effort {str(effort)[:40]!r} is not supported by this server: send none, or leave it out"
-        raise refuse("unsupported_parameter", message, "reasoning.effort")
-    return effort == "none"
+def _effort(reasoning: Mapping[str, Any] | None) -> str | None:
+    """Reasoning is answered as it was written: a summary is never made of it, whichever was asked for."""
+    return read_effort(None if reasoning is None else reasoning.get("effort"), "reasoning.effort")
 
 
 def _logprobs(body: Mapping[str, Any], include: list[str] | None) -> dict[str, WireValue]:

@@ -54,12 +54,13 @@ class ResponsesMemory:
 
 def _answered(choice: ChoiceAnswer) -> dict[str, Any]:
     """The answer as a message of the conversation, with the ids under which its calls are answered."""
+    reasoning = {} if choice.reasoning is None else {"reasoning_content": choice.reasoning}
     if not choice.calls:
-        return {"role": "assistant", "content": choice.text}
+        return {"role": "assistant", "content": choice.text, **reasoning}
     calls = [
         function_call(call.call_id, call.name, call_arguments(call.arguments, "arguments")) for call in choice.calls
     ]
-    return {"role": "assistant", "content": choice.text if choice.text else None, "tool_calls": calls}
+    return {"role": "assistant", "content": choice.text if choice.text else None, "tool_calls": calls, **reasoning}
 
 
 def _previous_not_found(previous_id: str) -> Refusal:

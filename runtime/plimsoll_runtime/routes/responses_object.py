@@ -4,11 +4,11 @@ Owns OpenAI's shape of it. In: the facts of an answer and as much of the answer 
 not know events. Invariant: the object in the last event of a stream is the body of the plain answer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from plimsoll_runtime.events import AnswerReason, TextLogprob, Usage
-from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Call, ChoiceAnswer, finish_detail_body
+from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, Call, ChoiceAnswer, Reasoning, finish_detail_body
 from plimsoll_runtime.routes.openai_fields import call_id_field
 from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
 
@@ -24,21 +24,28 @@ def finished_response(answer: Answer, facts: AnswerFacts) -> dict[str, Any]:
 
 
 def _output(choice: ChoiceAnswer, facts: AnswerFacts) -> list[dict[str, Any]]:
-    """Messages and calls in the order in which they came. A limit cuts the last message, where nothing follows it; log
-    probabilities are those of the whole answer and stand with the first."""
+    """Messages, calls and reasoning in the order in which they came. A limit cuts the last one, where nothing follows
+    it; log probabilities are those of the whole answer and stand with the first message."""
     parts = list(choice.parts()) or [""]
     logprobs = choice.logprobs
     output: list[dict[str, Any]] = []
-    num_messages = 0
     for index, part in enumerate(parts):
-        if isinstance(part, Call):
-            output.append(call_item(part.call_id, part.name, part.arguments, "completed"))
-            continue
         status = item_status(choice.reason) if index == len(parts) - 1 else "completed"
-        output.append(message_item(facts, num_messages, status, [text_part(part, logprobs)]))
-        num_messages += 1
-        logprobs = ()
+        match part:
+            case Call():
+                output.append(call_item(part.call_id, part.name, part.arguments, "completed"))
+            case Reasoning():
+                item_id = reasoning_id(facts, _count(output, "reasoning"))
+                output.append(reasoning_item(item_id, status, [reasoning_part(part.text)]))
+            case str():
+                content = [text_part(part, logprobs)]
+                output.append(message_item(facts, _count(output, "message"), status, content))
+                logprobs = ()
     return output
+
+
+def _count(output: Iterable[Mapping[str, Any]], kind: str) -> int:
+    return sum(item["type"] == kind for item in output)
 
 
 def failed_response(facts: AnswerFacts, message: str, output: list[dict[str, Any]]) -> dict[str, Any]:
@@ -87,6 +94,19 @@ def message_item(facts: AnswerFacts, message: int, status: ItemStatus, content: 
 
 def message_id(facts: AnswerFacts, message: int) -> str:
     return f"msg_{facts.request_id}" + (f"_{message}" if message else "")
+
+
+def reasoning_id(facts: AnswerFacts, ordinal: int) -> str:
+    return f"rs_{facts.request_id}" + (f"_{ordinal}" if ordinal else "")
+
+
+def reasoning_item(item_id: str, status: ItemStatus, content: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the model thought, as it wrote it: there is no summary, and nothing is encrypted."""
+    return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content}
+
+
+def reasoning_part(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
 
 
 def call_item_id(call_id: str) -> str:

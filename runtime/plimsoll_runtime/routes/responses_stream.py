@@ -2,9 +2,9 @@
 
 Owns their order and numbers. In: the events of one answer. Out: frames that each carry `event` and `data`. It knows no
 wire name of a request. Invariants: `sequence_number` counts from 0 without gaps; the order is created, in_progress, and
-per item added, deltas, done, item done (a message has a part around its deltas), and one terminal event, whose object
-is the body of the plain answer: a call that was cut is done as incomplete, and is not in it. Source: OpenAI's API
-reference, "Streaming events", and what its SDK's accumulator accepts.
+per item added, deltas, done, item done (messages and reasoning have a part around their deltas), and one terminal event,
+whose object is the body of the plain answer: a call that was cut is done as incomplete, and is not in it. Source:
+OpenAI's API reference, "Streaming events", and what its SDK's accumulator accepts.
 """
 
 from collections.abc import Iterable
@@ -20,6 +20,7 @@ from plimsoll_runtime.events import (
     ChoiceEnded,
     Echo,
     Ended,
+    ReasoningDelta,
     TextDelta,
     TextLogprob,
 )
@@ -35,6 +36,9 @@ from plimsoll_runtime.routes.responses_object import (
     logprob_entries,
     message_id,
     message_item,
+    reasoning_id,
+    reasoning_item,
+    reasoning_part,
     response_object,
     text_part,
 )
@@ -47,8 +51,8 @@ class ResponsesStream:
         self._facts = facts
         self._sequence_number = 0
         self._fold = AnswerFold()
-        self._items: list[_Message | _Call] = []
-        self._open: _Message | _Call | None = None
+        self._items: list[_Item] = []
+        self._open: _Item | None = None
 
     def to_chunks(self, event: AnswerEvent) -> Iterable[Frame]:
         """Frames for one event; `Ended` gives `response.completed` or `.incomplete`, `Broken` `response.failed`."""
@@ -58,6 +62,8 @@ class ResponsesStream:
                 return self._start()
             case TextDelta():
                 return self._text(event)
+            case ReasoningDelta():
+                return self._reason(event.text)
             case CallBegun():
                 return [*self._break_off(), self._begin(_Call(len(self._items), event))]
             case CallArguments():
@@ -78,10 +84,8 @@ class ResponsesStream:
                 assert_never(event)
 
     def _start(self) -> list[Frame]:
-        """Where no tool may be called, the message opens at once: every answer has one, an empty one too."""
         response = response_object(self._facts, "in_progress", [])
-        frames = [self._frame(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
-        return frames if self._facts.request.tool_use else [*frames, *self._open_message()]
+        return [self._frame(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
 
     def _text(self, event: TextDelta) -> list[Frame]:
         if not event.text and not event.logprobs:
@@ -103,7 +107,19 @@ class ResponsesStream:
         added = self._begin(message)
         return [added, self._part_frame(message, "response.content_part.added", part=text_part(""))]
 
-    def _begin(self, item: "_Message | _Call") -> Frame:
+    def _reason(self, text: str) -> list[Frame]:
+        frames: list[Frame] = []
+        reasoning = self._open
+        if not isinstance(reasoning, _Reasoning):
+            frames = self._break_off()
+            ordinal = sum(isinstance(item, _Reasoning) for item in self._items)
+            reasoning = _Reasoning(len(self._items), reasoning_id(self._facts, ordinal))
+            frames.append(self._begin(reasoning))
+            frames.append(self._part_frame(reasoning, "response.content_part.added", part=reasoning_part("")))
+        reasoning.texts.append(text)
+        return [*frames, self._part_frame(reasoning, "response.reasoning_text.delta", delta=text)]
+
+    def _begin(self, item: "_Item") -> Frame:
         self._items.append(item)
         self._open = item
         shown = item.item("in_progress", is_empty=True)
@@ -135,6 +151,12 @@ class ResponsesStream:
                     self._part_frame(item, "response.output_text.done", text=part["text"], logprobs=part["logprobs"]),
                     self._part_frame(item, "response.content_part.done", part=part),
                 ]
+            case _Reasoning():
+                part = item.part()
+                done = [
+                    self._part_frame(item, "response.reasoning_text.done", text=part["text"]),
+                    self._part_frame(item, "response.content_part.done", part=part),
+                ]
             case _Call():
                 place = {"item_id": item.item_id, "output_index": item.output_index}
                 text = "".join(item.arguments)
@@ -147,8 +169,8 @@ class ResponsesStream:
         output = [item.item("incomplete" if item is self._open else "completed") for item in self._items]
         return self._frame("response.failed", response=failed_response(self._facts, broken.message, output))
 
-    def _part_frame(self, message: "_Message", kind: str, **fields: Any) -> Frame:
-        place = {"item_id": message.item_id, "output_index": message.output_index, "content_index": 0}
+    def _part_frame(self, item: "_Message | _Reasoning", kind: str, **fields: Any) -> Frame:
+        place = {"item_id": item.item_id, "output_index": item.output_index, "content_index": 0}
         return self._frame(kind, **place, **fields)
 
     def _frame(self, kind: str, **fields: Any) -> Frame:
@@ -175,6 +197,21 @@ class _Message:
         return message_item(self._facts, self._ordinal, status, [] if is_empty else [self.part()])
 
 
+class _Reasoning:
+    """What the model thought, as far as it was said."""
+
+    def __init__(self, output_index: int, item_id: str) -> None:
+        self.output_index = output_index
+        self.item_id = item_id
+        self.texts: list[str] = []
+
+    def part(self) -> dict[str, Any]:
+        return reasoning_part("".join(self.texts))
+
+    def item(self, status: ItemStatus, *, is_empty: bool = False) -> dict[str, Any]:
+        return reasoning_item(self.item_id, status, [] if is_empty else [self.part()])
+
+
 class _Call:
     """A call, as far as it was written."""
 
@@ -187,3 +224,6 @@ class _Call:
     def item(self, status: ItemStatus, *, is_empty: bool = False) -> dict[str, Any]:
         arguments = "" if is_empty else "".join(self.arguments)
         return call_item(self.begun.call_id, self.begun.name, arguments, status)
+
+
+_Item = _Message | _Reasoning | _Call

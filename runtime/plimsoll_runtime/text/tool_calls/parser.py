@@ -47,6 +47,12 @@ class ToolCallParser:
         self.is_over = False
         """True once nothing more can come of this answer, whatever the model goes on to write."""
 
+    @property
+    def is_after_call(self) -> bool:
+        """Whether all that came so far is complete calls, one at the least."""
+        writer = self._writer
+        return writer.num_begun == writer.num_ended > 0 and not writer.has_said_text
+
     def feed(self, text: str) -> list[Piece]:
         if self.is_over:
             return []

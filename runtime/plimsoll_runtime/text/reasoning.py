@@ -1,0 +1,154 @@
+"""Reasoning told apart from the answer, while the text of one choice arrives in pieces.
+
+Owns the formats of `--reasoning-parser` and where reasoning begins and ends. In: the text of a choice, after every
+token. Out: `Part`s; put together they are the same for every cut. The rules: reasoning begins with the prompt, where
+the template left its tag open there, or with the opening tag where nothing but white space, reasoning and complete
+calls stands before it; the first closing tag ends it, and a later one is text like any other; text whose tag never
+closes is reasoning to its end. Line ends next to the tags are layout. It knows no tokens of a prompt but their text.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+TAIL_TOKENS: Final = 16
+"""So many last tokens of a prompt are read: a tag with the line ends behind it."""
+_SWITCHES: Final = ("enable_thinking", "thinking")
+"""What the templates of Qwen and of DeepSeek call the switch that turns thinking off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """`is_assumed`: an answer begins inside reasoning even where no opening tag stands in it or in its prompt."""
+
+    opener: str = "<think>"
+    closer: str = "</think>"
+    is_assumed: bool = False
+
+
+FORMATS: Final[Mapping[str, Tags]] = {"qwen3": Tags(), "deepseek_r1": Tags(is_assumed=True), "think": Tags()}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of text, and which side of the border it is on."""
+
+    kind: Literal["reasoning", "answer"]
+    text: str
+
+
+class ReasoningFormat:
+    """The format of one model, by its name in `FORMATS`."""
+
+    def __init__(self, name: str, tokenizer: Tokenizer) -> None:
+        self.tags = FORMATS[name]
+        self._tokenizer = tokenizer
+        self.shown_ids = tokenizer.control_ids((self.tags.opener, self.tags.closer))
+        """Marks that are control tokens in this model, and must be seen as text."""
+
+    def splitter(self, prompt_ids: Sequence[int], template_arguments: Mapping[str, Any] | None) -> "ReasoningSplitter":
+        """A splitter for one choice. `template_arguments` None: the prompt is no chat, and only its text counts."""
+        tail = b"".join(self._tokenizer.token_bytes(token_id) for token_id in prompt_ids[-TAIL_TOKENS:])
+        end = tail.decode(errors="replace").rstrip()
+        is_open = end.endswith(self.tags.opener)
+        if self.tags.is_assumed and template_arguments is not None:
+            is_open = is_open or not (end.endswith(self.tags.closer) or _is_off(template_arguments))
+        return ReasoningSplitter(self.tags, is_open=is_open)
+
+
+def _is_off(template_arguments: Mapping[str, Any]) -> bool:
+    return any(template_arguments.get(name) is False for name in _SWITCHES)
+
+
+class ReasoningSplitter:
+    """Made anew for each choice. `is_open`: the answer begins inside reasoning."""
+
+    def __init__(self, tags: Tags, *, is_open: bool) -> None:
+        self._tags = tags
+        self.is_open = is_open
+        self._text = ""
+        self._is_first = True
+        """Nothing was said yet on this side of the border, so line ends are layout and a tag may follow."""
+        self._trims = is_open
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether text is held back, to which side of the border it may still belong."""
+        return not self.is_open and bool(self._text)
+
+    def feed(self, text: str, is_after_call: Callable[[], bool] = lambda: False) -> Iterator[Part]:
+        """The parts that this text completes. Each is to be read before the next is asked for: `is_after_call` says
+        whether all that stands before is complete calls."""
+        self._text += text
+        while self._text:
+            before = (self.is_open, len(self._text))
+            yield from self._reasoning() if self.is_open else self._answer(is_after_call)
+            if (self.is_open, len(self._text)) == before:
+                return
+
+    def finish(self) -> Iterator[Part]:
+        """What was held back, at the end of the text."""
+        rest, self._text = self._text, ""
+        if rest:
+            yield Part("reasoning" if self.is_open else "answer", rest)
+
+    def _reasoning(self) -> Iterator[Part]:
+        if self._is_first and not self._skip_opening():
+            return
+        at = self._text.find(self._tags.closer)
+        if at >= 0:
+            said, self._text = self._text[:at].rstrip("\n"), self._text[at + len(self._tags.closer) :]
+            self._turn(is_open=False)
+        else:
+            keep = len(self._text) - _begun(self._text, self._tags.closer)
+            said = self._text[:keep].rstrip("\n")
+            self._text = self._text[len(said) :]
+            self._is_first = self._is_first and not said
+        if said:
+            yield Part("reasoning", said)
+
+    def _skip_opening(self) -> bool:
+        """Drops line ends, and an opening tag that repeats the prompt's. Whether what follows is reasoning."""
+        text = self._text.lstrip("\n")
+        if text.startswith(self._tags.opener):
+            text = text.removeprefix(self._tags.opener).lstrip("\n")
+        self._text = text
+        return bool(text) and not (self._tags.opener.startswith(text))
+
+    def _answer(self, is_after_call: Callable[[], bool]) -> Iterator[Part]:
+        if self._trims:
+            self._text = self._text.lstrip("\n")
+            self._trims = not self._text
+        opener = self._tags.opener
+        at = self._text.find(opener)
+        end = at if at >= 0 else len(self._text) - _begun(self._text, opener)
+        said = self._text[:end]
+        if self._is_first and not said.strip():
+            if at >= 0:
+                self._begin_reasoning(at)
+            return
+        self._is_first = False
+        if said:
+            self._text = self._text[end:]
+            yield Part("answer", said)
+        elif at == 0 and is_after_call():
+            self._begin_reasoning(at)
+        elif at == 0:
+            self._text = self._text[len(opener) :]
+            yield Part("answer", opener)
+
+    def _begin_reasoning(self, at: int) -> None:
+        self._text = self._text[at + len(self._tags.opener) :]
+        self._turn(is_open=True)
+
+    def _turn(self, *, is_open: bool) -> None:
+        self.is_open = is_open
+        self._is_first = self._trims = True
+
+
+def _begun(text: str, mark: str) -> int:
+    """How much of `mark` the text ends with, as far as it is not whole."""
+    longest = min(len(text), len(mark) - 1)
+    return next((length for length in range(longest, 0, -1) if text.endswith(mark[:length])), 0)
