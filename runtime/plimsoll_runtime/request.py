@@ -97,6 +97,8 @@ class GenerationRequest:
     echo: bool = False
     unknown_fields: tuple[str, ...] = ()
     tool_use: ToolUse | None = None
+    drops_oldest: bool = False
+    """A conversation that does not fit loses its oldest turns, instead of being refused."""
     reasoning_param: str | None = None
     """The field by which the client asks for reasoning, where it does."""
     dialect_options: Mapping[str, Any] = field(default_factory=dict)

@@ -236,7 +236,7 @@ def test_instructions_stand_first() -> None:
     ("fields", "param"),
     [
         ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "last"}, "truncation"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"service_tier": "flex"}, "service_tier"),

@@ -95,10 +95,10 @@ def test_a_refusal_of_a_stream_is_a_plain_answer(client: OpenAI) -> None:
     """B45: others answered 200 with an error inside."""
     with (
         pytest.raises(openai.BadRequestError) as refusal,
-        client.responses.stream(model=MODEL, input="normal", truncation="auto"),
+        client.responses.stream(model=MODEL, input="normal", background=True),
     ):
         pass
-    assert refusal.value.param == "truncation"
+    assert refusal.value.param == "background"
 
 
 def test_leaving_a_stream_frees_its_slot(client: OpenAI, server: ScriptedServer) -> None:

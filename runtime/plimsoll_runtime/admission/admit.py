@@ -13,10 +13,11 @@ from typing import Protocol
 from plimsoll_runtime.admission.budget import decide_budget
 from plimsoll_runtime.admission.checks import CheckedFields, check_fields
 from plimsoll_runtime.admission.deadlines import Patience, Times, decide_times
+from plimsoll_runtime.admission.truncation import without_oldest_turns
 from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling
 from plimsoll_runtime.contract.config import Limits, SamplingDefaults, field_names
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import GenerationRequest, Prompt
+from plimsoll_runtime.request import ChatPrompt, GenerationRequest, Prompt
 from plimsoll_runtime.text.model_text import AtLeast
 
 _NEUTRAL: Mapping[str, float] = {
@@ -163,13 +164,30 @@ class Admission:
             token_ids = self._encoder.encode_prompt(prompt, request.prompt_param, limits.context_length)
             if isinstance(token_ids, Refusal):
                 return token_ids
-            prompt_tokens = token_ids.num_tokens if isinstance(token_ids, AtLeast) else len(token_ids)
-            decision = decide_budget(prompt_tokens, checked.requested_output_tokens, limits)
+            decision = decide_budget(_length(token_ids), checked.requested_output_tokens, limits)
+            if isinstance(decision, Refusal) and request.drops_oldest and isinstance(prompt, ChatPrompt):
+                token_ids = self._encode_shortened(prompt, request.prompt_param, checked)
+                if isinstance(token_ids, Refusal):
+                    return token_ids
+                decision = decide_budget(_length(token_ids), checked.requested_output_tokens, limits)
             if isinstance(decision, Refusal):
                 return _with_param(decision, request, checked, isinstance(token_ids, AtLeast))
             assert not isinstance(token_ids, AtLeast), "a prompt beyond the context has no room for output"
             prompts.append(AdmittedPrompt(token_ids=tuple(token_ids), budget=decision))
         return tuple(prompts)
+
+    def _encode_shortened(
+        self, prompt: ChatPrompt, prompt_param: str, checked: CheckedFields
+    ) -> list[int] | AtLeast | Refusal:
+        """Without the oldest turns, so that there is room for the output that is wanted, at most half of the context."""
+        context, wanted = self.limits.context_length, checked.requested_output_tokens
+        most = context - min(self.limits.max_output_default if wanted is None else wanted, context // 2)
+
+        def fits(shorter: ChatPrompt) -> bool:
+            token_ids = self._encoder.encode_prompt(shorter, prompt_param, most)
+            return isinstance(token_ids, Refusal) or _length(token_ids) <= most
+
+        return self._encoder.encode_prompt(without_oldest_turns(prompt, fits), prompt_param, context)
 
     def _sampling(self, checked: CheckedFields) -> Sampling:
         values = {**self._sampling_defaults, **checked.numbers}
@@ -185,6 +203,10 @@ class Admission:
             logit_bias=checked.logit_bias,
             seed=self._new_seed() if checked.seed is None else checked.seed,
         )
+
+
+def _length(token_ids: list[int] | AtLeast) -> int:
+    return token_ids.num_tokens if isinstance(token_ids, AtLeast) else len(token_ids)
 
 
 def _with_param(refusal: Refusal, request: GenerationRequest, checked: CheckedFields, at_least: bool) -> Refusal:
