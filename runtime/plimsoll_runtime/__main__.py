@@ -108,7 +108,7 @@ def new_admission(config: RuntimeConfig, loaded: LoadedModel) -> Admission:
         tenant_weights={each.tenant: each.weight for each in config.tenant_weights},
         stops_runaways=config.runaway == "stop",
         reads_tool_calls=config.tool_call_parser != "none",
-        reads_reasoning=config.reasoning_parser != "none",
+        reasoning=new_reasoning(config, loaded),
     )
 
 

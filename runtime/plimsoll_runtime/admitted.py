@@ -4,9 +4,12 @@ Owns `Budget` and `AdmittedRequest`. Only admission/ constructs them (a test rea
 engine accepts nothing else, so no sequence runs whose limit was not decided by the law. Knows no HTTP and no text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from plimsoll_runtime.contract.endpoints import Route
 
@@ -53,6 +56,19 @@ class AdmittedPrompt:
     budget: Budget
 
 
+class TokenRule(Protocol):
+    """What one sequence may write next. It is told every token, and travels with its sequence; the engine, on whose
+    thread it is called, knows nothing else of it."""
+
+    def allowed(self) -> npt.NDArray[np.bool_] | None:
+        """Whether each of the model's tokens [V] may come next, at least one; None: all of them."""
+        ...
+
+    def advance(self, token_id: int) -> None:
+        """The token that came."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AdmittedRequest:
     """A request inside its budget. It makes `len(prompts) * num_choices` sequences; choice = prompt * num_choices + j.
@@ -81,6 +97,8 @@ class AdmittedRequest:
     deadline_action: DeadlineAction
     tenant_weight: int
     stop_on_runaway: bool
+    new_rule: Callable[[AdmittedPrompt], TokenRule] | None = None
+    """Makes the rule of one sequence of a prompt; None: nothing binds what is written."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -1,11 +1,11 @@
 """From sampled tokens to the text a client may see: one choice's detokenizer, parser, stop matcher and counts.
 
 Owns the order of things: a token is counted, becomes bytes, becomes characters, is told apart from reasoning where the
-server reads it, then from tool calls where there are tools, is held back while it may be part of a stop string, and only
-then is text. In: engine tokens of one choice. Out: what is said of it, and one `ChoiceEnded`. Invariants: every sampled
-id is counted, end tokens included; the text of an end token is never shown; nothing of a matched stop string or after
-it leaves, and no stop string is looked for inside reasoning or a call; log probabilities leave with the text they belong
-to, or, where there are tools, as they come; those of reasoning do not leave.
+server reads it, then from tool calls where there are tools, is held back while it may be part of a stop string, and
+only then is text. In: engine tokens of one choice. Out: what is said of it, and one `ChoiceEnded`. Invariants: every
+sampled id is counted, end tokens included; the text of an end token is never shown; nothing of a matched stop string or
+after it leaves, and no stop string is looked for inside reasoning or a call; log probabilities leave with the text they
+belong to, or, where there are tools, as they come; those of reasoning do not leave.
 """
 
 from collections import deque

@@ -80,9 +80,10 @@ class ClientTimeouts:
 class GenerationRequest:
     """One request of a client. `wire` holds numbers and lists that admission judges, by our name:
 
-    output limit `requested_output_tokens`; sampling `temperature top_p top_k min_p presence_penalty frequency_penalty
-    repetition_penalty logit_bias seed`; ending `stop stop_token_ids min_tokens ignore_eos repetition_stop`; shape `n
-    best_of logprobs top_logprobs`. A name that is absent, or whose value is None, was not given.
+    output limit `requested_output_tokens`, of it for reasoning `reasoning_budget_tokens`; sampling `temperature top_p
+    top_k min_p presence_penalty frequency_penalty repetition_penalty logit_bias seed`; ending `stop stop_token_ids
+    min_tokens ignore_eos repetition_stop`; shape `n best_of logprobs top_logprobs`. A name that is absent, or whose
+    value is None, was not given.
     """
 
     route: Route

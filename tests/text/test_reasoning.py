@@ -41,7 +41,9 @@ def test_an_answer_is_split_alike_however_it_is_cut(row: dict[str, Any]) -> None
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.booleans(), st.data())
-def test_no_cut_of_any_text_changes_it_and_nothing_is_lost(pieces: list[str], is_open: bool, data: st.DataObject) -> None:
+def test_no_cut_of_any_text_changes_it_and_nothing_is_lost(
+    pieces: list[str], is_open: bool, data: st.DataObject
+) -> None:
     """What is left out is tags that were read as such, and line ends beside them."""
     text = "".join(pieces)
     cuts: list[str] = []

@@ -14,11 +14,12 @@ from plimsoll_runtime.admission.budget import decide_budget
 from plimsoll_runtime.admission.checks import CheckedFields, check_fields
 from plimsoll_runtime.admission.deadlines import Patience, Times, decide_times
 from plimsoll_runtime.admission.truncation import without_oldest_turns
-from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling
+from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling, TokenRule
 from plimsoll_runtime.contract.config import Limits, SamplingDefaults, field_names
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest, Prompt
 from plimsoll_runtime.text.model_text import AtLeast
+from plimsoll_runtime.text.reasoning import ReasoningFormat
 
 _NEUTRAL: Mapping[str, float] = {
     "temperature": 1.0,
@@ -67,7 +68,7 @@ class Admission:
         tenant_weights: Mapping[str, int] = MappingProxyType({}),
         stops_runaways: bool = False,
         reads_tool_calls: bool = False,
-        reads_reasoning: bool = False,
+        reasoning: ReasoningFormat | None = None,
     ) -> None:
         self.limits = limits
         self.model = model
@@ -77,7 +78,7 @@ class Admission:
         self._tenant_weights = tenant_weights
         self._stops_runaways = stops_runaways
         self._reads_tool_calls = reads_tool_calls
-        self._reads_reasoning = reads_reasoning
+        self._reasoning = reasoning
         known = model.generation_defaults if sampling_defaults == "model" else {}
         self._sampling_defaults = {name: known.get(name, neutral) for name, neutral in _NEUTRAL.items()}
 
@@ -93,13 +94,9 @@ class Admission:
                 f"{field_names('tool_call_parser')} on the server to how its model writes calls",
                 param="tools",
             )
-        if request.reasoning_param is not None and not self._reads_reasoning:
-            return Refusal(
-                code="unsupported_parameter",
-                message=f"{request.reasoning_param}: reasoning is not supported as this server is started: leave it out, "
-                f"or set {field_names('reasoning_parser')} on the server to how its model marks it",
-                param=request.reasoning_param,
-            )
+        no_reasoning = self._refuse_reasoning(request, checked)
+        if no_reasoning is not None:
+            return no_reasoning
         if request.model != self.model.name:
             return Refusal(
                 code="model_not_found",
@@ -107,6 +104,24 @@ class Admission:
                 param="model",
             )
         return checked
+
+    def _refuse_reasoning(self, request: GenerationRequest, checked: CheckedFields) -> Refusal | None:
+        param = request.reasoning_param
+        if param is not None and self._reasoning is None:
+            return Refusal(
+                code="unsupported_parameter",
+                message=f"{param}: reasoning is not supported as this server is started: leave it out, "
+                f"or set {field_names('reasoning_parser')} on the server to how its model marks it",
+                param=param,
+            )
+        if checked.reasoning_budget_tokens is not None and self._reasoning and self._reasoning.closer_id is None:
+            return Refusal(
+                code="unsupported_parameter",
+                message=f"{param}: this model has no token for {self._reasoning.tags.closer}, so its reasoning "
+                "cannot be ended at a budget: leave it out",
+                param=param,
+            )
+        return None
 
     def count(self, request: GenerationRequest) -> list[list[int]] | Refusal:
         """Token ids of every prompt, after the template, however many they are."""
@@ -148,6 +163,19 @@ class Admission:
             deadline_action=self._patience.action,
             tenant_weight=self.weight_of(tenant),
             stop_on_runaway=self._stops_runaways or checked.repetition_stop,
+            new_rule=self._new_rule(request, checked),
+        )
+
+    def _new_rule(
+        self, request: GenerationRequest, checked: CheckedFields
+    ) -> Callable[[AdmittedPrompt], TokenRule] | None:
+        """A budget of reasoning leaves at least one token for the answer."""
+        wanted, reasoning, asked = checked.reasoning_budget_tokens, self._reasoning, request.prompts[0]
+        if wanted is None or reasoning is None or not isinstance(asked, ChatPrompt):
+            return None
+        arguments = asked.template_arguments
+        return lambda prompt: reasoning.budget(
+            prompt.token_ids, arguments, min(wanted, prompt.budget.max_output_tokens - 1)
         )
 
     def weight_of(self, tenant: str) -> int:
@@ -179,7 +207,7 @@ class Admission:
     def _encode_shortened(
         self, prompt: ChatPrompt, prompt_param: str, checked: CheckedFields
     ) -> list[int] | AtLeast | Refusal:
-        """Without the oldest turns, so that there is room for the output that is wanted, at most half of the context."""
+        """Without the oldest turns, so that there is room for the output that is wanted, up to half of the context."""
         context, wanted = self.limits.context_length, checked.requested_output_tokens
         most = context - min(self.limits.max_output_default if wanted is None else wanted, context // 2)
 

@@ -59,6 +59,7 @@ class CheckedFields:
     num_choices: int
     logprobs: int | None
     repetition_stop: bool = False
+    reasoning_budget_tokens: int | None = None
     over_budget: OverBudget | None = None
     limit_param: str | None = None
     client: ClientPatience = NOT_SAID
@@ -103,6 +104,7 @@ def _checked(request: GenerationRequest, num_tokens: int) -> CheckedFields:
         num_choices=num_choices,
         logprobs=_logprobs(request),
         repetition_stop=_switch(wire.get("repetition_stop")),
+        reasoning_budget_tokens=_optional_integer(wire, "reasoning_budget_tokens", 1, MAX_TOKEN_COUNT),
         over_budget=_over_budget(request.over_budget),
         limit_param=None if limit is None else limit.param,
         client=_client_patience(request.timeouts),

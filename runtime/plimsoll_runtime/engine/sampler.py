@@ -4,9 +4,9 @@ In: raw logits, and the sequences that they belong to. Out: one outcome per row.
 function of (seed, choice, position), so it is the same alone, in a batch, after a preemption and after a restart.
 Shapes: N rows, V addressable token ids (padding rows of the embedding are cut off first and can never be chosen).
 
-The order: repetition penalty (prompt and output), presence and frequency penalties (output), bias, ban of end tokens,
-temperature, top_k, top_p, min_p. At least one candidate always remains. Temperature 0 takes the highest score after
-the ban, the lowest id among equals.
+The order: repetition penalty (prompt and output), presence and frequency penalties (output), bias, what the sequence's
+rule forbids, ban of end tokens, temperature, top_k, top_p, min_p. At least one candidate always remains. Temperature 0
+takes the highest score after the ban, the lowest id among equals.
 """
 
 import math
@@ -25,8 +25,11 @@ from plimsoll_runtime.engine.sequence import Sequence
 from plimsoll_runtime.events import TokenLogprobs
 
 Scores = npt.NDArray[np.float64]
+Allowed = npt.NDArray[np.bool_]
 
 NON_FINITE_MESSAGE = "the model computed scores that are not finite numbers for this request"
+
+NONE_POSSIBLE_MESSAGE = "every token that may be written next is banned until min_tokens, or cannot be written at all"
 
 _FIRST_NUCLEUS_CANDIDATES = 128
 """Most nuclei are small: so many ids are sorted first, eight times as many after each miss."""
@@ -59,13 +62,14 @@ def sample(logits_NV: torch.Tensor, sequences: Items[Sequence]) -> list[Outcome]
     outcomes: list[Outcome] = []
     rows = zip(best_N.tolist(), best_ids_N.tolist(), sequences, strict=True)
     for row, (best, best_id, sequence) in enumerate(rows):
+        allowed_V = None if sequence.rule is None else sequence.rule.allowed()
         if not math.isfinite(best):
             # The maximum is NaN when any logit is, and infinite when one is, or when none is possible.
             outcomes.append(NotSampled(NON_FINITE_MESSAGE))
-        elif _takes_the_maximum(sequence):
+        elif allowed_V is None and _takes_the_maximum(sequence):
             outcomes.append(Sampled(best_id))
         else:
-            outcomes.append(_sample_row(logits_NV[row].cpu().numpy(), sequence))
+            outcomes.append(_sample_row(logits_NV[row].cpu().numpy(), sequence, allowed_V))
     return outcomes
 
 
@@ -105,11 +109,13 @@ def _bans(sequence: Sequence) -> bool:
     return sequence.output_tokens < sequence.request.min_tokens and bool(sequence.request.banned_until_min_tokens)
 
 
-def _sample_row(logits_V: npt.NDArray[np.float32], sequence: Sequence) -> Outcome:
+def _sample_row(logits_V: npt.NDArray[np.float32], sequence: Sequence, allowed_V: Allowed | None) -> Outcome:
     request, sampling = sequence.request, sequence.request.sampling
     scores_V = _processed(logits_V, sequence)
+    if allowed_V is not None:
+        scores_V[~allowed_V] = -np.inf
     if not np.isfinite(scores_V.max()):
-        return NotSampled("every token that the model could write next is banned until min_tokens")
+        return NotSampled(NONE_POSSIBLE_MESSAGE)
     if sampling.temperature == 0:
         token_id = int(scores_V.argmax())
     else:

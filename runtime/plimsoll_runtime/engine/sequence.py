@@ -3,15 +3,16 @@
 Owns the state of sequences and requests inside the engine. In: an `AdmittedRequest`. It decides nothing: the scheduler
 moves sequences and the engine ends them. Invariants: after the prompt, `token_ids` holds sampled ids and nothing else,
 and their number is what the budget is compared with; the page table holds the `computed_tokens`, unless `host_pages`
-say that the host does. What samples the next token is (seed, choice, position) and the ids so far, all of them here:
-so a sequence can leave the device at any token border and nothing else has to travel with it.
+say that the host does. What samples the next token is (seed, choice, position), the ids so far and the rule that
+follows them, all of them here: so a sequence can leave the device at any token border and nothing else has to travel
+with it.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest
+from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, TokenRule
 from plimsoll_runtime.engine.prefix_cache import PageChain
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.events import TokenLogprobs
@@ -55,6 +56,7 @@ class Sequence:
     registered_pages: int = 0
     prefill_reported: bool = False
     output_counts: Counter[int] = field(default_factory=Counter)
+    rule: TokenRule | None = None
     # Below: the schedule's own, written by scheduler.py, fairness.py and residency.py alone.
     arrival_index: int = 0
     level: int = 0
@@ -109,6 +111,8 @@ class Sequence:
         """Count one sampled id."""
         self.token_ids.append(token_id)
         self.output_counts[token_id] += 1
+        if self.rule is not None:
+            self.rule.advance(token_id)
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +152,7 @@ def split_request(request: AdmittedRequest, settings: EngineSettings) -> list[Se
                     progress=progress,
                     chain=_chain(request, index, settings),
                     token_ids=list(prompt.token_ids),
+                    rule=None if request.new_rule is None else request.new_rule(prompt),
                 )
             )
     return sequences

@@ -57,7 +57,17 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "best_of": (1,),
 }
 _KNOWN: Final = frozenset(
-    {"messages", "reasoning_effort", TEMPLATE_ARGUMENTS, *TOOL_FIELDS, *_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
+    {
+        "messages",
+        "reasoning_effort",
+        TEMPLATE_ARGUMENTS,
+        *TOOL_FIELDS,
+        *_LIMITS,
+        *_JUDGED,
+        *_WITHOUT_EFFECT,
+        *_UNSUPPORTED,
+        *ENVELOPE_NAMES,
+    }
 )
 
 

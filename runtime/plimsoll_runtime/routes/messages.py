@@ -15,7 +15,7 @@ from pydantic import Field
 from plimsoll_runtime.contract.endpoints import HEADER_OVER_BUDGET, Route
 from plimsoll_runtime.contract.endpoints import MESSAGES as MESSAGES_PATH
 from plimsoll_runtime.refusal import Refusal
-from plimsoll_runtime.request import ChatPrompt, GenerationRequest, ToolUse
+from plimsoll_runtime.request import ChatPrompt, GenerationRequest, ToolUse, WireValue
 from plimsoll_runtime.routes.body import (
     WireModel,
     read,
@@ -127,7 +127,8 @@ def _to_request(body: Mapping[str, Any], headers: Mapping[str, str]) -> Generati
         prompt_param="messages",
         prompts=(prompt,),
         tool_use=tool_use,
-        wire=wire_values(body, WIRE_NAMES),
+        reasoning_param="thinking" if _kind_of_thinking(parsed) == "enabled" else None,
+        wire=wire_values(body, WIRE_NAMES) | _reasoning_budget(parsed),
         over_budget=headers.get(HEADER_OVER_BUDGET),
         stream=parsed.stream is True,
         unknown_fields=unknown_fields(body, KNOWN),
@@ -166,7 +167,7 @@ def _version(headers: Mapping[str, str]) -> str:
 def _read_body(body: Mapping[str, Any]) -> Body:
     parsed = read(Body, body)
     refuse_unsupported(body, ONLY_DEFAULTS)
-    _refuse_thinking(parsed.thinking, body.get("max_tokens"))
+    _check_thinking(parsed.thinking, body.get("max_tokens"))
     _refuse_output_format(parsed.output_config)
     _refuse_context_edits(parsed.context_management)
     return parsed
@@ -179,15 +180,15 @@ def _refuse_sampling(body: Mapping[str, Any]) -> None:
             raise refuse("unsupported_parameter", message, name)
 
 
-def _refuse_thinking(thinking: Mapping[str, Any] | None, max_tokens: Any) -> None:
-    """`adaptive` leaves the choice to the model and `disabled` is the default; a demanded budget cannot be kept."""
+def _check_thinking(thinking: Mapping[str, Any] | None, max_tokens: Any) -> None:
+    """`adaptive` leaves the choice to the model, and `disabled` turns it off."""
     if thinking is None or thinking.get("type") in ("disabled", "adaptive"):
         return
-    kind = thinking.get("type")
-    if kind == "enabled":
-        _check_thinking_budget(thinking.get("budget_tokens"), max_tokens)
-    message = f"thinking: type {str(kind)[:40]!r} is not supported: send disabled or adaptive, or leave it out"
-    raise refuse("unsupported_parameter", message, "thinking")
+    if thinking.get("type") != "enabled":
+        kind = str(thinking.get("type"))[:40]
+        message = f"thinking: type {kind!r} is not supported: send enabled, disabled or adaptive"
+        raise refuse("unsupported_parameter", message, "thinking")
+    _check_thinking_budget(thinking.get("budget_tokens"), max_tokens)
 
 
 def _check_thinking_budget(budget: Any, max_tokens: Any) -> None:
@@ -237,6 +238,21 @@ def _prompt(body: Mapping[str, Any], parsed: Body, tool_use: ToolUse | None) -> 
 def _asked_thinking(parsed: Body) -> dict[str, Any]:
     """An effort alone is advice on the whole answer here, and leaves it to the template whether to think."""
     effort = read_effort((parsed.output_config or {}).get("effort"), "output_config.effort")
-    if parsed.thinking is not None and parsed.thinking.get("type") == "disabled":
-        return asked_by(NO_EFFORT)
-    return {} if effort in (None, NO_EFFORT) else {"reasoning_effort": effort}
+    advice = {} if effort in (None, NO_EFFORT) else {"reasoning_effort": effort}
+    match _kind_of_thinking(parsed):
+        case "disabled":
+            return asked_by(NO_EFFORT)
+        case "enabled":
+            return {"enable_thinking": True, **advice}
+    return advice
+
+
+def _kind_of_thinking(parsed: Body) -> Any:
+    return None if parsed.thinking is None else parsed.thinking.get("type")
+
+
+def _reasoning_budget(parsed: Body) -> dict[str, WireValue]:
+    if _kind_of_thinking(parsed) != "enabled":
+        return {}
+    assert parsed.thinking is not None
+    return {"reasoning_budget_tokens": WireValue("thinking.budget_tokens", parsed.thinking["budget_tokens"])}

@@ -2,9 +2,9 @@
 
 Owns their order and numbers. In: the events of one answer. Out: frames that each carry `event` and `data`. It knows no
 wire name of a request. Invariants: `sequence_number` counts from 0 without gaps; the order is created, in_progress, and
-per item added, deltas, done, item done (messages and reasoning have a part around their deltas), and one terminal event,
-whose object is the body of the plain answer: a call that was cut is done as incomplete, and is not in it. Source:
-OpenAI's API reference, "Streaming events", and what its SDK's accumulator accepts.
+per item added, deltas, done, item done (messages and reasoning have a part around their deltas), and one terminal
+event, whose object is the body of the plain answer: a call that was cut is done as incomplete, and is not in it.
+Source: OpenAI's API reference, "Streaming events", and what its SDK's accumulator accepts.
 """
 
 from collections.abc import Iterable

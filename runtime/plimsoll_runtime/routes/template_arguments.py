@@ -1,8 +1,8 @@
 """What a chat template is told besides the messages: whether to think and how hard, then the client's own values.
 
-In: `chat_template_kwargs` as it was sent, and what the API's own fields asked for. Out: the template
-arguments, or RefusedError naming the argument. It knows no template: an effort is advice, which a template that knows
-the word passes on. Sources: the extension of that name in vLLM and SGLang; the efforts of OpenAI's and Anthropic's APIs.
+In: `chat_template_kwargs` as it was sent, and what the API's own fields asked for. Out: the template arguments, or
+RefusedError naming the argument. It knows no template: an effort is advice, which a template that knows the word passes
+on. Sources: the extension of that name in vLLM and SGLang; the efforts of OpenAI's and Anthropic's APIs.
 """
 
 from collections.abc import Mapping

@@ -5,12 +5,18 @@ token. Out: `Part`s; put together they are the same for every cut. The rules: re
 the template left its tag open there, or with the opening tag where nothing but white space, reasoning and complete
 calls stands before it; the first closing tag ends it, and a later one is text like any other; text whose tag never
 closes is reasoning to its end. Line ends next to the tags are layout. It knows no tokens of a prompt but their text.
+Owns also the bound on reasoning, `ReasoningBudget`, which the engine obeys token by token.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import numpy as np
+import numpy.typing as npt
+
+from plimsoll_runtime.text.detokenizer import Detokenizer
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 TAIL_TOKENS: Final = 16
@@ -48,6 +54,23 @@ class ReasoningFormat:
         self.shown_ids = tokenizer.control_ids((self.tags.opener, self.tags.closer))
         """Marks that are control tokens in this model, and must be seen as text."""
 
+    @property
+    def closer_id(self) -> int | None:
+        """The closing tag as a token of its own, where the model has one: what a budget ends reasoning with."""
+        return self._tokenizer.token_id(self.tags.closer)
+
+    def budget(
+        self, prompt_ids: Sequence[int], template_arguments: Mapping[str, Any], most_tokens: int
+    ) -> "ReasoningBudget":
+        """The rule for one choice. The model must have a `closer_id`."""
+        closer_id = self.closer_id
+        assert closer_id is not None, "admission refuses budgets where reasoning cannot be ended"
+        detokenizer = Detokenizer(self._tokenizer, self.shown_ids)
+        splitter = self.splitter(prompt_ids, template_arguments)
+        only_closer_V = np.zeros(self._tokenizer.num_tokens, dtype=np.bool_)
+        only_closer_V[closer_id] = True
+        return ReasoningBudget(splitter, detokenizer, only_closer_V, most_tokens)
+
     def splitter(self, prompt_ids: Sequence[int], template_arguments: Mapping[str, Any] | None) -> "ReasoningSplitter":
         """A splitter for one choice. `template_arguments` None: the prompt is no chat, and only its text counts."""
         tail = b"".join(self._tokenizer.token_bytes(token_id) for token_id in prompt_ids[-TAIL_TOKENS:])
@@ -60,6 +83,32 @@ class ReasoningFormat:
 
 def _is_off(template_arguments: Mapping[str, Any]) -> bool:
     return any(template_arguments.get(name) is False for name in _SWITCHES)
+
+
+class ReasoningBudget:
+    """At most so many tokens of reasoning, tags included: the last of them is the closing tag, whatever the model would
+    write. An `admitted.TokenRule`."""
+
+    def __init__(
+        self,
+        splitter: "ReasoningSplitter",
+        detokenizer: Detokenizer,
+        only_closer_V: npt.NDArray[np.bool_],
+        most_tokens: int,
+    ) -> None:
+        self._splitter = splitter
+        self._detokenizer = detokenizer
+        self._only_closer_V = only_closer_V
+        self._most_tokens = most_tokens
+        self._num_tokens = 0
+
+    def allowed(self) -> npt.NDArray[np.bool_] | None:
+        is_last = self._splitter.is_open and self._num_tokens >= self._most_tokens - 1
+        return self._only_closer_V if is_last else None
+
+    def advance(self, token_id: int) -> None:
+        deque(self._splitter.feed(self._detokenizer.push(token_id)), maxlen=0)
+        self._num_tokens += self._splitter.is_open
 
 
 class ReasoningSplitter:

@@ -68,6 +68,11 @@ class Tokenizer:
         ids = (self._library.token_to_id(text) for text in texts)
         return frozenset(token_id for token_id in ids if token_id is not None) & self._control_ids
 
+    def token_id(self, text: str) -> int | None:
+        """The token that stands for just this text, where the model has one."""
+        token_id: int | None = self._library.token_to_id(text)
+        return token_id
+
     @property
     def added_texts(self) -> frozenset[str]:
         """Texts of all added tokens, those included that are matched in any text."""
