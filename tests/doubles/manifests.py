@@ -120,6 +120,7 @@ WRONG: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
     "deadline-switch": ({"spec.deadlines.honourClient": "yes"}, ("deadlines.honourClient",)),
     "runaway-word": ({"spec.runaway.mode": "Kill"}, ("runaway.mode", "Kill")),
     "tool-calls-word": ({"spec.parsers.toolCalls": "Qwen"}, ("parsers.toolCalls", "Qwen")),
+    "reasoning-word": ({"spec.parsers.reasoning": "Qwen"}, ("parsers.reasoning", "Qwen")),
     "runaway-bare-off": ({"spec.runaway.mode": False}, ("runaway.mode",)),
     "expert-cache-word": ({"spec.offload": {"mode": "Auto", "expertCache": "much"}}, ("offload.expertCache", "much")),
     "expert-cache-without-mode": ({"spec.offload.expertCache": "1Gi"}, ("offload.expertCache", "offload.mode")),

@@ -79,6 +79,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "kvCache.maxTokens": (640, 640),
     "kvCache.prefixCaching": (False, False),
     "sampling.defaults": ("Neutral", "neutral"),
+    "parsers.reasoning": ("Qwen3", "qwen3"),
     "parsers.toolCalls": ("Qwen3_Coder", "qwen3_coder"),
     "drainSeconds": (5, 5.0),
 }
