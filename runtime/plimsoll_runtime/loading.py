@@ -37,14 +37,15 @@ from plimsoll_runtime.engine.settings import (
     make_schedule,
     step_budget_tokens,
 )
-from plimsoll_runtime.kernels.native_library import KernelChoice, choose_kernels
-from plimsoll_runtime.models.architecture import GatedDelta
+from plimsoll_runtime.kernels.choice import KernelChoice, StepShape, choose_for_cuda, choose_for_processor
+from plimsoll_runtime.models.architecture import Architecture, GatedDelta
 from plimsoll_runtime.models.decoder import Progress, load_decoder
 from plimsoll_runtime.models.experts.cache import ExpertCache, LayerExperts
 from plimsoll_runtime.models.experts.folder import provide_pack
 from plimsoll_runtime.models.experts.layout import ExpertLayout, lay_out_experts
 from plimsoll_runtime.models.experts.pack import PackError
 from plimsoll_runtime.models.native_decoder import NATIVE_CACHE_DTYPE, NativeDecoder, fits_library, native_head_elements
+from plimsoll_runtime.models.step_kernels import choose_step_kernels
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint, open_checkpoint
 from plimsoll_runtime.models.weights.errors import CheckpointError
 from plimsoll_runtime.text.errors import TemplateError, TokenizerError
@@ -107,7 +108,7 @@ def open_model(config: RuntimeConfig) -> OpenedModel:
     torch.set_num_threads(usable_cores())
     path = resolve_model_path(parse_model_source(config.model))
     checkpoint = open_checkpoint(path)
-    return OpenedModel(path, checkpoint, _choose_kernels(config, device, checkpoint), device, dtype)
+    return OpenedModel(path, checkpoint, _choose_kernels(config, device, dtype, checkpoint), device, dtype)
 
 
 def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
@@ -126,7 +127,9 @@ def _load(config: RuntimeConfig, progress: Progress) -> LoadedModel:
     limits = _limits(config, plan)
     experts = _open_experts(opened, layout, memory)
     source = None if experts is None else lambda layer: LayerExperts(experts, layer)
-    decoder = load_decoder(checkpoint, device, dtype, progress, kernels.native, source)
+    decoder = load_decoder(
+        checkpoint, device, dtype, progress, kernels.native, source, choose_step_kernels(kernels.triton)
+    )
     model = NativeDecoder(decoder, kernels.native) if computes_natively and kernels.native is not None else decoder
     cache = allocate_cache(
         checkpoint.architecture,
@@ -188,11 +191,27 @@ def _offload_facts(memory: MemoryPlan, experts: ExpertCache | None) -> dict[str,
     return facts
 
 
-def _choose_kernels(config: RuntimeConfig, device: torch.device, checkpoint: Checkpoint) -> KernelChoice:
+def _choose_kernels(
+    config: RuntimeConfig, device: torch.device, dtype: torch.dtype, checkpoint: Checkpoint
+) -> KernelChoice:
     """The native kernels round what the layers hand on, and keys and values, to 8 bits: only for auto."""
+    if device.type == "cuda":
+        return choose_for_cuda(device, _step_shape(checkpoint.architecture, dtype))
     if config.dtype != "auto":
-        return KernelChoice(None, f"{field_names('dtype')} is {config.dtype}; the native kernels need auto")
-    return choose_kernels(device, usable_cores(), checkpoint.weights.layer_storages)
+        return KernelChoice(reason=f"{field_names('dtype')} is {config.dtype}; the native kernels need auto")
+    return choose_for_processor(usable_cores(), checkpoint.weights.layer_storages)
+
+
+def _step_shape(architecture: Architecture, dtype: torch.dtype) -> StepShape:
+    windows = [window for window in architecture.windows if window is not None]
+    return StepShape(
+        num_heads=architecture.num_heads,
+        num_kv_heads=architecture.num_kv_heads,
+        head_dim=architecture.head_dim,
+        page_size=DEFAULT_PAGE_SIZE,
+        window=min(windows, default=None),
+        dtype=dtype,
+    )
 
 
 def _limits(config: RuntimeConfig, plan: CapacityPlan) -> Limits:

@@ -12,6 +12,7 @@ import torch
 from kernels.random_weights import random_weights
 from plimsoll_runtime.kernels import native_library as native_library_module
 from plimsoll_runtime.kernels import reference
+from plimsoll_runtime.kernels.choice import choose_for_processor
 from plimsoll_runtime.kernels.dispatch import make_matrix, stack_matrices
 from plimsoll_runtime.kernels.matrix import StackedMatrix
 from plimsoll_runtime.kernels.native_library import (
@@ -20,7 +21,6 @@ from plimsoll_runtime.kernels.native_library import (
     NativeError,
     NativeKernels,
     NativeMatrix,
-    choose_kernels,
     open_native,
 )
 from plimsoll_runtime.kernels.stored import STORAGES, Storage, StoredTensor
@@ -217,36 +217,6 @@ def test_a_storage_the_library_does_not_know_is_refused(native_library: tuple[st
         open_native(1).pack(stored, torch.float32)
 
 
-def test_the_choice_is_told(native_library: tuple[str, ...]) -> None:
-    if native_library[-1] == GENERIC:
-        pytest.skip("cpu_feature: avx2")
-    choice = choose_kernels(CPU, 2, {"Q4_1", "F32"})
-    native = {"name": "native", "instructions": native_library[-1], "threads": 2}
-    assert choice.facts(whole_layers=True) == {**native, "computes": "layers"}
-    assert choice.facts(whole_layers=False) == {**native, "computes": "quantized products, torch the rest"}
-
-
-@pytest.mark.parametrize(
-    ("device", "storages", "reason"),
-    [
-        ("cuda", {"Q4_1"}, "the model is on cuda"),
-        ("cpu", {"F32", "BF16"}, "the layers' weights are BF16, F32, which torch multiplies"),
-    ],
-)
-def test_torch_computes_for_a_reason(device: str, storages: set[str], reason: str) -> None:
-    choice = choose_kernels(torch.device(device), 2, storages)
-    assert choice.facts(whole_layers=False) == {"name": "torch", "reason": reason}
-
-
-def test_generic_kernels_are_never_chosen_only_named(
-    native_library: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native_library_module, "usable_instructions", lambda: (GENERIC,))
-    choice = choose_kernels(CPU, 2, {"Q4_1"})
-    assert (choice.native, choice.reason) == (None, "without AVX2 the native kernels are slower than torch")
-    assert open_native(1, GENERIC).instructions == GENERIC
-
-
 def test_a_library_that_cannot_be_opened_leaves_torch(
     native_library: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +224,7 @@ def test_a_library_that_cannot_be_opened_leaves_torch(
         raise OSError("wrong ELF class")
 
     monkeypatch.setattr(ctypes, "CDLL", fail)
-    choice = choose_kernels(CPU, 2, {"Q4_1"})
+    choice = choose_for_processor(2, {"Q4_1"})
     assert choice.native is None
     assert "wrong ELF class" in str(choice.reason)
 
@@ -264,7 +234,7 @@ def test_a_library_of_other_sources_is_not_called(
 ) -> None:
     """Its structs may have other fields than those that Python fills."""
     monkeypatch.setattr(native_library_module, "source_hash", lambda: "0123456789abcdef")
-    choice = choose_kernels(CPU, 2, {"Q4_1"})
+    choice = choose_for_processor(2, {"Q4_1"})
     assert choice.native is None
     assert str(choice.reason).endswith("was not made of the sources beside it: run make native")
     with pytest.raises(NativeError, match="make native"):

@@ -57,12 +57,17 @@ def empty_cache(decoder: AnyDecoder) -> list[AnyCache]:
     size = (NUM_PAGES * page_size_of(decoder), shape.num_kv_heads, head_elements)
     dtype = NATIVE_CACHE_DTYPE if is_native else decoder.dtype
     unwritten = 127 if is_native else 9.0  # two such bytes are no number, as a scale
+    device = decoder.device
 
     def of_kind(layer: Attention | GatedDelta) -> AnyCache:
         if isinstance(layer, Attention):
-            return LayerCache(torch.full(size, unwritten, dtype=dtype), torch.full(size, unwritten, dtype=dtype))
-        recurrent = torch.full((NUM_STATES, layer.num_value_heads, layer.key_dim, layer.value_dim), 9.0)
-        return StateCache(recurrent, torch.full((NUM_STATES, layer.conv_tokens - 1, layer.conv_size), 9.0, dtype=dtype))
+            keys, values = (torch.full(size, unwritten, dtype=dtype, device=device) for _ in range(2))
+            return LayerCache(keys, values)
+        states = (NUM_STATES, layer.num_value_heads, layer.key_dim, layer.value_dim)
+        convolution = (NUM_STATES, layer.conv_tokens - 1, layer.conv_size)
+        return StateCache(
+            torch.full(states, 9.0, device=device), torch.full(convolution, 9.0, dtype=dtype, device=device)
+        )
 
     return [of_kind(layer) for layer in shape.layers]
 
@@ -84,8 +89,8 @@ def run_step(decoder: AnyDecoder, cache: Sequence[AnyCache], chunks: Sequence[Ch
             rows.append(chunk.page_table[position // page_size] * page_size + position % page_size)
             positions.append(position)
     token_ids = torch.tensor([token_id for chunk in chunks for token_id in chunk.token_ids])
-    batch = AttentionBatch(spans, page_size, torch.tensor(rows))
-    hidden = decoder.forward(token_ids, torch.tensor(positions), batch, cache)
+    batch = AttentionBatch(spans, page_size, torch.tensor(rows, device=decoder.device))
+    hidden = decoder.forward(token_ids.to(decoder.device), torch.tensor(positions, device=decoder.device), batch, cache)
     return list(torch.split(decoder.logits(hidden), [len(chunk.token_ids) for chunk in chunks]))
 
 

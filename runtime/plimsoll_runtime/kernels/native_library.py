@@ -2,15 +2,13 @@
 
 Owns the C interface (native/interface.cpp) as Python sees it: its signatures, its handles and who frees them. In: the
 number of threads, and an instruction set where not the best one shall be used. Out: `NativeKernels`, or a sentence why
-there are none. It does not choose when to compute natively (dispatch.py does). Invariants: what is handed to the
+there are none. It does not choose when to compute natively (choice.py does). Invariants: what is handed to the
 library is contiguous, of the right dtype and shape, and lives through the call; a handle is freed once, after all that
 was made with it; a library made of other sources than those beside it is never called, since its structs may differ.
 """
 
 import ctypes
 import weakref
-from collections.abc import Collection
-from dataclasses import dataclass
 
 import torch
 
@@ -143,43 +141,10 @@ class NativeMatrix:
         return output_TC.to(self.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelChoice:
-    """What computes with quantized weights: the native kernels, or the reason why there are none."""
-
-    native: NativeKernels | None
-    reason: str | None
-
-    def facts(self, whole_layers: bool) -> dict[str, str | int]:
-        """For the start log and for `GET /budget`; `whole_layers`: not only the products of quantized weights."""
-        if self.native is None:
-            return {"name": "torch", "reason": str(self.reason)}
-        return {
-            "name": "native",
-            "computes": "layers" if whole_layers else "quantized products, torch the rest",
-            "instructions": self.native.instructions,
-            "threads": self.native.num_threads,
-        }
-
-
 def packed_bytes(storage: Storage, shape: tuple[int, ...]) -> int:
     """Bytes of a `[R, C]` matrix in the library's layout: those of its file, with the last panel filled up."""
     num_rows, num_columns = shape
     return stored_bytes(storage, (-(-num_rows // PANEL_ROWS) * PANEL_ROWS, num_columns))
-
-
-def choose_kernels(device: torch.device, num_threads: int, storages: Collection[str]) -> KernelChoice:
-    """The native kernels with the best instruction set, for layers with matrices of `storages`, where that pays."""
-    if device.type != "cpu":
-        return KernelChoice(None, f"the model is on {device}")
-    if NATIVE_STORAGES.isdisjoint(storages):
-        return KernelChoice(None, f"the layers' weights are {', '.join(sorted(storages))}, which torch multiplies")
-    try:
-        if usable_instructions()[-1] == GENERIC:
-            return KernelChoice(None, "without AVX2 the native kernels are slower than torch")
-        return KernelChoice(open_native(num_threads), None)
-    except NativeError as error:
-        return KernelChoice(None, str(error))
 
 
 def open_native(num_threads: int, instructions: str | None = None) -> NativeKernels:

@@ -14,6 +14,7 @@ S tokens it sees.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn import functional
@@ -55,6 +56,14 @@ class LayerCache:
     values: torch.Tensor
 
 
+class AttentionPlan(Protocol):
+    """Where the sequences of one step find their keys and values, for all layers of one window."""
+
+    def attend(self, query_THD: torch.Tensor, cache: LayerCache, scale: float) -> torch.Tensor:
+        """`[T, H, D]` in and out; rows that belong to no span come out as zero."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SpanView:
     """Where one span's visible tokens lie: `rows` is a slice of the cache, or an index when its pages are scattered.
@@ -83,6 +92,22 @@ def cache_rows(page_table: Sequence[int], page_size: int, start: int, stop: int)
 def plan_attention(batch: AttentionBatch, window: int | None, device: torch.device) -> list[SpanView]:
     """The views of every span for layers of one window, made once per step and shared by those layers."""
     return [_view(span, batch.page_size, window, device) for span in batch.spans]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlan:
+    """The plan for torch: span by span."""
+
+    views: Sequence[SpanView]
+
+    def attend(self, query_THD: torch.Tensor, cache: LayerCache, scale: float) -> torch.Tensor:
+        return attend_paged(query_THD, cache, self.views, scale)
+
+
+def store_tokens(cache: LayerCache, rows_T: torch.Tensor, key_TKD: torch.Tensor, value_TKD: torch.Tensor) -> None:
+    """Keys and values of token t go to cache row `rows_T[t]`."""
+    cache.keys.index_copy_(0, rows_T, key_TKD)
+    cache.values.index_copy_(0, rows_T, value_TKD)
 
 
 def attend_paged(query_THD: torch.Tensor, cache: LayerCache, views: Sequence[SpanView], scale: float) -> torch.Tensor:

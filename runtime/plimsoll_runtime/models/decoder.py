@@ -21,11 +21,9 @@ from plimsoll_runtime.kernels.reference import dequantize, rms_norm, rotate
 from plimsoll_runtime.models.architecture import Architecture, Attention, GatedDelta, Rope
 from plimsoll_runtime.models.attention import (
     AttentionBatch,
+    AttentionPlan,
     LayerCache,
     SequenceSpan,
-    SpanView,
-    attend_paged,
-    plan_attention,
 )
 from plimsoll_runtime.models.feed_forward import (
     Experts,
@@ -37,6 +35,7 @@ from plimsoll_runtime.models.feed_forward import (
 )
 from plimsoll_runtime.models.gated_delta import GatedDeltaNet, StateCache
 from plimsoll_runtime.models.rope import Rotation, make_rotation
+from plimsoll_runtime.models.step_kernels import StepKernels, torch_kernels
 from plimsoll_runtime.models.weights.checkpoint import Checkpoint
 
 Progress = Callable[[int, int], None]
@@ -77,10 +76,10 @@ AnyCache = LayerCache | StateCache
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What all layers of one forward share: views of the cache per window, cosines and sines per layer kind."""
+    """What all layers of one forward share: a plan of attention per window, cosines and sines per layer kind."""
 
     spans: Sequence[SequenceSpan]
-    views: dict[int | None, list[SpanView]]
+    plans: dict[int | None, AttentionPlan]
     tables: dict[Rotation, tuple[torch.Tensor, torch.Tensor]]
     cache_rows_T: torch.Tensor
 
@@ -97,7 +96,9 @@ class Decoder:
         output: Matrix,
         norm: torch.Tensor,
         dtype: torch.dtype,
+        kernels: StepKernels,
     ) -> None:
+        self.kernels = kernels
         self.architecture = architecture
         self.device = norm.device
         self.dtype = dtype
@@ -136,7 +137,10 @@ class Decoder:
     def _prepare(self, positions_T: torch.Tensor, attention: AttentionBatch) -> Step:
         return Step(
             spans=attention.spans,
-            views={window: plan_attention(attention, window, self.device) for window in self.architecture.windows},
+            plans={
+                window: self.kernels.plan_attention(attention, window, self.device)
+                for window in self.architecture.windows
+            },
             tables={rotation: rotation.tables(positions_T, self.dtype) for rotation in self.rotations},
             cache_rows_T=attention.cache_rows_T,
         )
@@ -152,7 +156,7 @@ class Decoder:
             kind = self.architecture.layers[index]
             assert isinstance(cache, LayerCache), "attention keeps keys and values"
             assert isinstance(kind, Attention)
-            mixed_TE = self._attend(layer.mixer, normed_TE, step, step.views[kind.window], cache)
+            mixed_TE = self._attend(layer.mixer, normed_TE, step, step.plans[kind.window], cache)
         return self._maybe_normed(mixed_TE, layer.post_attention_norm)
 
     def _attend(
@@ -160,7 +164,7 @@ class Decoder:
         weights: AttentionWeights,
         normed_TE: torch.Tensor,
         step: Step,
-        views: Sequence[SpanView],
+        plan: AttentionPlan,
         cache: LayerCache,
     ) -> torch.Tensor:
         shape = self.architecture
@@ -176,9 +180,8 @@ class Decoder:
             turned_THD = self._normed(turned_THD, weights.query_key_norm)
         turned_THD = rotate(turned_THD, *step.tables[weights.rotation])
         query_THD, key_TKD = turned_THD[:, : shape.num_heads], turned_THD[:, shape.num_heads :]
-        cache.keys.index_copy_(0, step.cache_rows_T, key_TKD)
-        cache.values.index_copy_(0, step.cache_rows_T, value_TKD)
-        attended = attend_paged(query_THD, cache, views, shape.attention_scale).flatten(1)
+        self.kernels.store(cache, step.cache_rows_T, key_TKD, value_TKD)
+        attended = plan.attend(query_THD, cache, shape.attention_scale).flatten(1)
         return weights.output.project(attended if gate is None else attended * gate.sigmoid())
 
     def _feed_forward(self, layer: LayerWeights, hidden_TE: torch.Tensor) -> torch.Tensor:
@@ -199,6 +202,7 @@ def load_decoder(
     progress: Progress,
     native: NativeKernels | None = None,
     experts: ExpertSource | None = None,
+    kernels: StepKernels | None = None,
 ) -> Decoder:
     """Reads every weight once into its final form, but for experts that `experts` keeps elsewhere. Raises
     CheckpointError for a tensor that cannot be read."""
@@ -215,6 +219,7 @@ def load_decoder(
         output=output,
         norm=loader.vector("norm"),
         dtype=dtype,
+        kernels=torch_kernels() if kernels is None else kernels,
     )
 
 
