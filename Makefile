@@ -18,7 +18,7 @@ export PIP_FIND_LINKS := $(strip $(PIP_FIND_LINKS) $(realpath ../shared/wheels))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help venv native demo serve test lint typecheck verify bench bench-cpu bench-fairness bfcl clean
+.PHONY: help venv native demo serve test test-gpu lint typecheck verify bench bench-cpu bench-fairness bfcl clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ serve: $(INSTALLED) ## Serve SmolLM2 at http://127.0.0.1:8000 until Ctrl-C
 
 test: $(INSTALLED) ## Run every test that this machine can run
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS)
+
+test-gpu: $(INSTALLED) ## Run the tests of Triton's kernels on the CUDA device; without one they are interpreted, and real sizes skipped
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/kernels/test_choice.py tests/kernels/test_triton_*.py tests/models/test_triton_*.py
 
 lint: $(INSTALLED) ## Check style, formatting and import rules
 	$(BIN)/ruff check .

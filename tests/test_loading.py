@@ -9,9 +9,11 @@ from kernels.conftest import native_library
 from plimsoll_runtime.contract.config import RuntimeConfig
 from plimsoll_runtime.contract.last_words import StartError
 from plimsoll_runtime.engine.kv_cache import allocate_cache
+from plimsoll_runtime.kernels.choice import UNPROVED, KernelChoice, StepShape
 from plimsoll_runtime.kernels.native_library import GENERIC
 from plimsoll_runtime.loading import LoadedModel, load_model
 from plimsoll_runtime.models.attention import LayerCache
+from plimsoll_runtime.models.step_kernels import StepKernels, torch_kernels
 
 __all__ = ["native_library"]
 
@@ -56,6 +58,43 @@ def test_auto_takes_the_native_kernels(native_library: tuple[str, ...], monkeypa
     loaded, cache_dtype = _load("auto", monkeypatch)
     assert (loaded.kernels["name"], loaded.kernels["computes"]) == ("native", "layers")
     assert cache_dtype == torch.int8
+
+
+def test_a_cuda_device_is_asked_for_tritons_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever dtype is named: Triton's kernels round no more than torch's."""
+    asked: list[tuple[torch.device, StepShape]] = []
+
+    def choose(device: torch.device, shape: StepShape) -> KernelChoice:
+        asked.append((device, shape))
+        raise NotChosen
+
+    monkeypatch.setattr("plimsoll_runtime.loading.choose_for_cuda", choose)
+    monkeypatch.setattr("plimsoll_runtime.loading._device", lambda config: torch.device("cuda:1"))
+    with pytest.raises(NotChosen):
+        load_model(RuntimeConfig(model=SMOLLM2, dtype="float16"), lambda done, total: None)
+    shape = StepShape(num_heads=9, num_kv_heads=3, head_dim=64, page_size=16, window=None, dtype=torch.float16)
+    assert asked == [(torch.device("cuda:1"), shape)]
+
+
+class NotChosen(Exception):
+    """Stops the load where the device would be used."""
+
+
+def test_the_choice_reaches_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice that is told and not followed would look like Triton in every log."""
+    chosen: list[bool] = []
+
+    def follow(triton: bool) -> StepKernels:
+        chosen.append(triton)
+        return torch_kernels()
+
+    monkeypatch.setattr("plimsoll_runtime.loading.choose_step_kernels", follow)
+    choice = KernelChoice(triton_device="A Card")
+    monkeypatch.setattr("plimsoll_runtime.loading.choose_for_processor", lambda threads, storages: choice)
+    loaded, _ = _load("auto", monkeypatch)
+    assert chosen == [True]
+    assert loaded.kernels["name"] == "triton"
+    assert loaded.kernels["proof"] == UNPROVED
 
 
 def _load(dtype: str, monkeypatch: pytest.MonkeyPatch) -> tuple[LoadedModel, torch.dtype]:
