@@ -35,6 +35,7 @@ from plimsoll_runtime.request import GenerationRequest, TextPrompt, WireValue
 from plimsoll_runtime.service import Service
 from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.text.model_text import ModelText
+from plimsoll_runtime.text.structure.compiler import StructureCompiler
 
 LETTER = ord("a")
 
@@ -86,6 +87,7 @@ class Scene:
             house=House(SlotRules(4), 0, admission.weight_of),
             meters=Meters(),
             clock=lambda: 0.0,
+            structures=StructureCompiler(tokenizer, vocabulary.size, tokenizer.eos_token_ids),
             num_text_threads=1,
         )
         self.service.attach(self.engine)

@@ -41,6 +41,7 @@ from plimsoll_runtime.routes.front import Front
 from plimsoll_runtime.routes.response_store import ResponseStore
 from plimsoll_runtime.service import Service
 from plimsoll_runtime.text.reasoning import ReasoningFormat
+from plimsoll_runtime.text.structure.compiler import StructureCompiler
 from plimsoll_runtime.text.tool_calls.formats import ToolCallFormat
 from plimsoll_runtime.warm_up import warm_up
 
@@ -145,6 +146,7 @@ async def start_service(front: Front, loaded: LoadedModel) -> None:
         house=House(slot_rules(loaded.settings), config.max_waiting, admission.weight_of),
         meters=front.meters,
         clock=time.monotonic,
+        structures=StructureCompiler(loaded.text.tokenizer, loaded.facts.num_tokens, loaded.facts.eos_token_ids),
         tool_calls=new_tool_calls(config, loaded),
         reasoning=new_reasoning(config, loaded),
     )

@@ -6,12 +6,10 @@ engine accepts nothing else, so no sequence runs whose limit was not decided by 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Literal
 
 from plimsoll_runtime.contract.endpoints import Route
+from plimsoll_runtime.token_rules import TokenRule
 
 LimitedBy = Literal["request", "default", "limit", "context"]
 DeadlineAction = Literal["finish", "abort"]
@@ -54,19 +52,6 @@ class AdmittedPrompt:
 
     token_ids: tuple[int, ...]
     budget: Budget
-
-
-class TokenRule(Protocol):
-    """What one sequence may write next. It is told every token, and travels with its sequence; the engine, on whose
-    thread it is called, knows nothing else of it."""
-
-    def allowed(self) -> npt.NDArray[np.bool_] | None:
-        """Whether each of the model's tokens [V] may come next, at least one; None: all of them."""
-        ...
-
-    def advance(self, token_id: int) -> None:
-        """The token that came."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ FinishReason = Literal["stop", "length"]
 """Why the engine ended a choice."""
 AnswerReason = Literal["stop", "length", "tool_calls"]
 """Why a choice of an answer ended: `tool_calls` where it ended by itself and calls tools."""
+FailureCode = Literal["engine_failure", "invalid_value"]
 FinishDetailType = Literal["request", "default", "limit", "context", "deadline", "repetition"]
 
 
@@ -102,10 +103,11 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The request cannot go on; no other request is touched."""
+    """The request cannot go on; no other request is touched. `invalid_value`: its own words are the reason."""
 
     request_id: str
     message: str
+    code: FailureCode = "engine_failure"
 
 
 EngineEvent = Started | PrefillDone | Token | Paused | Resumed | Finished | Expired | Aborted | Failed
@@ -218,9 +220,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The answer cannot be completed: the engine failed, the server is stopping, or the deadline came first."""
+    """The answer cannot be completed: the engine failed, what was asked for cannot be written, the server is stopping,
+    or the deadline came first."""
 
-    code: Literal["engine_failure", "unavailable", "deadline_exceeded"]
+    code: FailureCode | Literal["unavailable", "deadline_exceeded"]
     message: str
 
 

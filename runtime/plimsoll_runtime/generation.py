@@ -168,7 +168,7 @@ class Generation:
             case Aborted():
                 self.break_off(Broken("deadline_exceeded", self._deadline_message(now)))
             case Failed():
-                self.break_off(Broken("engine_failure", event.message))
+                self.break_off(Broken(event.code, event.message))
             case _:
                 assert_never(event)
 

@@ -7,7 +7,7 @@ knows no configuration: an absent value is None here and gets its default in adm
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from plimsoll_runtime.contract.endpoints import Route
 
@@ -33,6 +33,23 @@ class Tool:
     name: str
     description: str | None
     parameters: Mapping[str, Any]
+
+
+StructureKind = Literal["json_schema", "regex", "grammar", "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The form that an answer is to have, and the path of `source` in the body.
+
+    `source` is a JSON schema, a regular expression, a grammar in Lark's notation, or texts of which the answer is one.
+    Strict: a part of a schema that cannot be enforced is a refusal; else it is left out.
+    """
+
+    kind: StructureKind
+    source: Any
+    param: str
+    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,5 +119,6 @@ class GenerationRequest:
     """A conversation that does not fit loses its oldest turns, instead of being refused."""
     reasoning_param: str | None = None
     """The field by which the client asks for reasoning, where it does."""
+    structure: Structure | None = None
     dialect_options: Mapping[str, Any] = field(default_factory=dict)
     """What only the dialect itself needs to write its answer (for example `store` on responses)."""

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from plimsoll_runtime.admission.admit import Admission
+from plimsoll_runtime.admission.checks import CheckedFields
+from plimsoll_runtime.admission.deadlines import Times
 from plimsoll_runtime.admission.house import House
 from plimsoll_runtime.admitted import AdmittedRequest
 from plimsoll_runtime.engine.load import EngineLoad
@@ -26,6 +28,8 @@ from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import GenerationRequest
 from plimsoll_runtime.text.model_text import ModelText
 from plimsoll_runtime.text.reasoning import ReasoningFormat
+from plimsoll_runtime.text.structure.compiler import Constraint, StructureCompiler
+from plimsoll_runtime.text.structure.grammars import grammar_of
 from plimsoll_runtime.text.tool_calls.formats import ToolCallFormat
 
 STOPPING = "the server is stopping: send the request again"
@@ -60,6 +64,7 @@ class Service:
         house: House,
         meters: Meters,
         clock: Callable[[], float],
+        structures: StructureCompiler,
         tool_calls: ToolCallFormat | None = None,
         reasoning: ReasoningFormat | None = None,
         num_text_threads: int = 2,
@@ -69,6 +74,7 @@ class Service:
         self.meters = meters
         self.house = house
         self.clock = clock
+        self._structures = structures
         self._tool_calls = tool_calls
         self._reasoning = reasoning
         self._live: dict[str, Generation] = {}
@@ -117,9 +123,7 @@ class Service:
             return no_place
         generation: Generation | None = None
         try:
-            admitted = await self._off_loop(
-                lambda: self.admission.admit(request, checked, request_id=uuid.uuid4().hex, tenant=tenant, times=times)
-            )
+            admitted = await self._admit(request, checked, uuid.uuid4().hex, tenant, times)
             if isinstance(admitted, Refusal):
                 return admitted
             if not self.is_accepting:
@@ -152,9 +156,7 @@ class Service:
         if isinstance(checked, Refusal):
             return checked
         times = self.admission.times(request, checked, self.clock())
-        return await self._off_loop(
-            lambda: self.admission.admit(request, checked, request_id="", tenant="", times=times)
-        )
+        return await self._admit(request, checked, "", "", times)
 
     async def count(self, request: GenerationRequest) -> list[list[int]] | Refusal:
         """Token ids of each prompt after the template; works while every slot is taken."""
@@ -162,6 +164,27 @@ class Service:
         if isinstance(checked, Refusal):
             return checked
         return await self._off_loop(lambda: self.admission.count(request))
+
+    async def _admit(
+        self, request: GenerationRequest, checked: CheckedFields, request_id: str, tenant: str, times: Times
+    ) -> AdmittedRequest | Refusal:
+        constraint = await self._constraint(request)
+        if isinstance(constraint, Refusal):
+            return constraint
+        return await self._off_loop(
+            lambda: self.admission.admit(
+                request, checked, request_id=request_id, tenant=tenant, times=times, constraint=constraint
+            )
+        )
+
+    async def _constraint(self, request: GenerationRequest) -> Constraint | Refusal | None:
+        structure = request.structure
+        if structure is None:
+            return None
+        compiler = self._structures
+        return await self._loop.run_in_executor(
+            compiler.executor, lambda: compiler.compile(lambda: grammar_of(structure), structure.param)
+        )
 
     async def _start(self, generation: Generation) -> Refusal | None:
         self._live[generation.request_id] = generation
@@ -207,6 +230,7 @@ class Service:
     def close(self) -> None:
         """Drops the texts that wait for a thread: the end of the process would wait for them. Nothing comes after."""
         self._text_threads.shutdown(wait=False, cancel_futures=True)
+        self._structures.close()
 
     def _dispatch(self, events: list[EngineEvent]) -> None:
         now = self.clock()

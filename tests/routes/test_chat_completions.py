@@ -273,8 +273,6 @@ def test_an_own_answer_can_be_sent_back() -> None:
 
 UNSUPPORTED = [
     ("functions", [{"name": "f"}]),
-    ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}),
     ("audio", {"voice": "alloy", "format": "wav"}),
     ("modalities", ["text", "audio"]),
     ("prediction", {"type": "content", "content": "x"}),

@@ -91,7 +91,6 @@ def test_nulls_are_as_if_absent() -> None:
 
 WRONG_FIELDS: list[Any] = [
     pytest.param({"suffix": " end"}, "suffix", id="B80-suffix"),
-    pytest.param({"response_format": {"type": "json_object"}}, "response_format", id="B80-response-format"),
     pytest.param({"tools": [{"type": "function"}]}, "tools", id="B80-tools"),
     pytest.param({"store": True}, "store", id="B80-store"),
     pytest.param({"service_tier": "flex"}, "service_tier", id="B80-service-tier"),

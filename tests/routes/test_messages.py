@@ -223,7 +223,6 @@ def test_late_system_messages_keep_their_place() -> None:
         ({"speed": "fast"}, "speed"),
         ({"inference_geo": "us"}, "inference_geo"),
         ({"n": 2}, "n"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits"),
         ({"thinking": {"type": "between_tools"}}, "thinking"),
         ({"messages": [USER, {"role": "assistant", "content": "The answer is ("}]}, "messages"),

@@ -242,7 +242,7 @@ def test_instructions_stand_first() -> None:
         ({"service_tier": "flex"}, "service_tier"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"moderation": {"model": "x"}}, "moderation"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"verbosity": "high"}}, "text.verbosity"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"n": 2}, "n"),
     ],

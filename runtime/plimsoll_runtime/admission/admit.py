@@ -14,12 +14,14 @@ from plimsoll_runtime.admission.budget import decide_budget
 from plimsoll_runtime.admission.checks import CheckedFields, check_fields
 from plimsoll_runtime.admission.deadlines import Patience, Times, decide_times
 from plimsoll_runtime.admission.truncation import without_oldest_turns
-from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling, TokenRule
+from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, Sampling
 from plimsoll_runtime.contract.config import Limits, SamplingDefaults, field_names
 from plimsoll_runtime.refusal import Refusal
 from plimsoll_runtime.request import ChatPrompt, GenerationRequest, Prompt
 from plimsoll_runtime.text.model_text import AtLeast
 from plimsoll_runtime.text.reasoning import ReasoningFormat
+from plimsoll_runtime.text.structure.compiler import Constraint
+from plimsoll_runtime.token_rules import AllOf, TokenRule
 
 _NEUTRAL: Mapping[str, float] = {
     "temperature": 1.0,
@@ -30,6 +32,9 @@ _NEUTRAL: Mapping[str, float] = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
+
+
+NewRule = Callable[[AdmittedPrompt], TokenRule]
 
 
 class PromptEncoder(Protocol):
@@ -97,6 +102,9 @@ class Admission:
         no_reasoning = self._refuse_reasoning(request, checked)
         if no_reasoning is not None:
             return no_reasoning
+        endless = _refuse_endless(request, checked)
+        if endless is not None:
+            return endless
         if request.model != self.model.name:
             return Refusal(
                 code="model_not_found",
@@ -139,9 +147,16 @@ class Admission:
         return decide_times(self._patience, checked.client, streams=request.stream, arrival=arrival)
 
     def admit(
-        self, request: GenerationRequest, checked: CheckedFields, *, request_id: str, tenant: str, times: Times
+        self,
+        request: GenerationRequest,
+        checked: CheckedFields,
+        *,
+        request_id: str,
+        tenant: str,
+        times: Times,
+        constraint: Constraint | None = None,
     ) -> AdmittedRequest | Refusal:
-        """The request inside its budget."""
+        """The request inside its budget. `constraint`: the form that its answers are held to."""
         prompts = self._decide(request, checked)
         if isinstance(prompts, Refusal):
             return prompts
@@ -163,12 +178,28 @@ class Admission:
             deadline_action=self._patience.action,
             tenant_weight=self.weight_of(tenant),
             stop_on_runaway=self._stops_runaways or checked.repetition_stop,
-            new_rule=self._new_rule(request, checked),
+            new_rule=self._new_rule(request, checked, constraint),
         )
 
     def _new_rule(
-        self, request: GenerationRequest, checked: CheckedFields
-    ) -> Callable[[AdmittedPrompt], TokenRule] | None:
+        self, request: GenerationRequest, checked: CheckedFields, constraint: Constraint | None
+    ) -> NewRule | None:
+        budget, form = self._budget_rule(request, checked), self._form_rule(request, constraint)
+        if budget is None or form is None:
+            return budget or form
+        return lambda prompt: AllOf((budget(prompt), form(prompt)))
+
+    def _form_rule(self, request: GenerationRequest, constraint: Constraint | None) -> NewRule | None:
+        """A form binds the answer; where reasoning is told apart from it, what is reasoned is free."""
+        if constraint is None:
+            return None
+        reasoning, asked = self._reasoning, request.prompts[0]
+        if reasoning is None or not isinstance(asked, ChatPrompt):
+            return lambda _prompt: constraint.matcher()
+        arguments, ends = asked.template_arguments, self.model.eos_token_ids
+        return lambda prompt: reasoning.free_before(constraint.matcher(), prompt.token_ids, arguments, ends)
+
+    def _budget_rule(self, request: GenerationRequest, checked: CheckedFields) -> NewRule | None:
         """A budget of reasoning leaves at least one token for the answer."""
         wanted, reasoning, asked = checked.reasoning_budget_tokens, self._reasoning, request.prompts[0]
         if wanted is None or reasoning is None or not isinstance(asked, ChatPrompt):
@@ -235,6 +266,17 @@ class Admission:
 
 def _length(token_ids: list[int] | AtLeast) -> int:
     return token_ids.num_tokens if isinstance(token_ids, AtLeast) else len(token_ids)
+
+
+def _refuse_endless(request: GenerationRequest, checked: CheckedFields) -> Refusal | None:
+    """An answer that has a form ends with it, and can go no further."""
+    if request.structure is None or not (checked.ignore_eos or checked.min_tokens):
+        return None
+    param = "ignore_eos" if checked.ignore_eos else "min_tokens"
+    message = (
+        f"{param} cannot be kept with {request.structure.param}, whose answer ends where it is complete: leave one out"
+    )
+    return Refusal("invalid_parameter_combination", message, param)
 
 
 def _with_param(refusal: Refusal, request: GenerationRequest, checked: CheckedFields, at_least: bool) -> Refusal:

@@ -29,6 +29,7 @@ from plimsoll_runtime.events import (
     EngineEvent,
     Expired,
     Failed,
+    FailureCode,
     FinishDetail,
     Finished,
     FinishReason,
@@ -220,7 +221,7 @@ class Engine:
             return  # a sibling of it failed in this very step, and the request with it
         request = sequence.request
         if isinstance(outcome, NotSampled):
-            self._fail(request.request_id, outcome.message)
+            self._fail(request.request_id, outcome.message, outcome.code)
             return
         self._report_prefill(sequence)
         sequence.append(outcome.token_id)
@@ -260,11 +261,11 @@ class Engine:
         self._remove(sequence)
         self._events.append(Finished(sequence.request.request_id, sequence.choice, reason, detail))
 
-    def _fail(self, request_id: str, message: str) -> None:
+    def _fail(self, request_id: str, message: str, code: FailureCode = "engine_failure") -> None:
         for sequence in self._requests[request_id].sequences:
             self._scheduler.distrust(sequence)
         self._remove_request(request_id)
-        self._events.append(Failed(request_id, message))
+        self._events.append(Failed(request_id, message, code))
 
     def _remove_request(self, request_id: str) -> None:
         for sequence in list(self._requests[request_id].sequences):

@@ -22,10 +22,10 @@ import torch
 from plimsoll_runtime.admitted import Sampling
 from plimsoll_runtime.engine.logprobs import Ids, likeliest, token_logprobs
 from plimsoll_runtime.engine.sequence import Sequence
-from plimsoll_runtime.events import TokenLogprobs
+from plimsoll_runtime.events import FailureCode, TokenLogprobs
+from plimsoll_runtime.token_rules import RuleFailure
 
 Scores = npt.NDArray[np.float64]
-Allowed = npt.NDArray[np.bool_]
 
 NON_FINITE_MESSAGE = "the model computed scores that are not finite numbers for this request"
 
@@ -45,9 +45,10 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class NotSampled:
-    """Why nothing could be chosen: a sentence for the request's failure."""
+    """Why nothing could be chosen: a sentence for the request's failure, and whose fault it is."""
 
     message: str
+    code: FailureCode = "engine_failure"
 
 
 Outcome = Sampled | NotSampled
@@ -62,14 +63,13 @@ def sample(logits_NV: torch.Tensor, sequences: Items[Sequence]) -> list[Outcome]
     outcomes: list[Outcome] = []
     rows = zip(best_N.tolist(), best_ids_N.tolist(), sequences, strict=True)
     for row, (best, best_id, sequence) in enumerate(rows):
-        allowed_V = None if sequence.rule is None else sequence.rule.allowed()
         if not math.isfinite(best):
             # The maximum is NaN when any logit is, and infinite when one is, or when none is possible.
             outcomes.append(NotSampled(NON_FINITE_MESSAGE))
-        elif allowed_V is None and _takes_the_maximum(sequence):
+        elif sequence.rule is None and _takes_the_maximum(sequence):
             outcomes.append(Sampled(best_id))
         else:
-            outcomes.append(_sample_row(logits_NV[row].cpu().numpy(), sequence, allowed_V))
+            outcomes.append(_sample_row(logits_NV[row].cpu().numpy(), sequence))
     return outcomes
 
 
@@ -109,9 +109,13 @@ def _bans(sequence: Sequence) -> bool:
     return sequence.output_tokens < sequence.request.min_tokens and bool(sequence.request.banned_until_min_tokens)
 
 
-def _sample_row(logits_V: npt.NDArray[np.float32], sequence: Sequence, allowed_V: Allowed | None) -> Outcome:
+def _sample_row(logits_V: npt.NDArray[np.float32], sequence: Sequence) -> Outcome:
     request, sampling = sequence.request, sequence.request.sampling
     scores_V = _processed(logits_V, sequence)
+    try:
+        allowed_V = None if sequence.rule is None else sequence.rule.allowed()
+    except RuleFailure as failure:
+        return NotSampled(str(failure), "invalid_value")
     if allowed_V is not None:
         scores_V[~allowed_V] = -np.inf
     if not np.isfinite(scores_V.max()):

@@ -12,10 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest, TokenRule
+from plimsoll_runtime.admitted import AdmittedPrompt, AdmittedRequest
 from plimsoll_runtime.engine.prefix_cache import PageChain
 from plimsoll_runtime.engine.settings import EngineSettings
 from plimsoll_runtime.events import TokenLogprobs
+from plimsoll_runtime.token_rules import TokenRule
 
 SequenceState = Literal["waiting", "running", "paused", "finished"]
 """Waiting: nothing is computed, or nothing that was is kept. Paused: without a slot, pages kept here or on the host."""

@@ -28,6 +28,8 @@ from plimsoll_runtime.routes.openai_fields import (
 )
 from plimsoll_runtime.routes.openai_logprobs import chat_logprobs
 from plimsoll_runtime.routes.openai_stream import OpenAIStream
+from plimsoll_runtime.routes.structures import FIELDS as STRUCTURE_FIELDS
+from plimsoll_runtime.routes.structures import beside_tools, openai_structure
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
 from plimsoll_runtime.routes.template_arguments import NO_EFFORT, asked_by, read_effort, template_arguments
 from plimsoll_runtime.routes.tools import FIELDS as TOOL_FIELDS
@@ -40,7 +42,6 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     **UNSUPPORTED,
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "store": (False,),
     "modalities": (["text"],),
     "verbosity": ("medium",),
@@ -58,15 +59,8 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 _KNOWN: Final = frozenset(
     {
-        "messages",
-        "reasoning_effort",
-        TEMPLATE_ARGUMENTS,
-        *TOOL_FIELDS,
-        *_LIMITS,
-        *_JUDGED,
-        *_WITHOUT_EFFECT,
-        *_UNSUPPORTED,
-        *ENVELOPE_NAMES,
+        *("messages", "reasoning_effort", TEMPLATE_ARGUMENTS, *TOOL_FIELDS, *STRUCTURE_FIELDS),
+        *(*_LIMITS, *_JUDGED, *_WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES),
     }
 )
 
@@ -91,6 +85,7 @@ class ChatCompletions:
             prompts=(ChatPrompt(messages, arguments, offered(tool_use)),),
             tool_use=tool_use,
             reasoning_param=None if effort in (None, NO_EFFORT) else "reasoning_effort",
+            structure=beside_tools(openai_structure(body), tool_use),
             wire=wire_values(body, _JUDGED) | _output_limit(body),
             over_budget=headers.get(HEADER_OVER_BUDGET),
             stream=envelope.stream,

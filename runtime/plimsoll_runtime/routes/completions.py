@@ -35,6 +35,8 @@ from plimsoll_runtime.routes.openai_fields import (
 )
 from plimsoll_runtime.routes.openai_logprobs import LegacyLogprobs, joined
 from plimsoll_runtime.routes.openai_stream import OpenAIStream
+from plimsoll_runtime.routes.structures import FIELDS as STRUCTURE_FIELDS
+from plimsoll_runtime.routes.structures import openai_structure
 
 _JUDGED: Final = {**JUDGED_NAMES, "best_of": "best_of", "max_tokens": "requested_output_tokens"}
 _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -42,11 +44,12 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "suffix": ("",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "thinking": ({"type": "disabled"},),
     "store": (False,),
 }
-_KNOWN: Final = frozenset({"prompt", "echo", *_JUDGED, *WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES})
+_KNOWN: Final = frozenset(
+    {"prompt", "echo", *STRUCTURE_FIELDS, *_JUDGED, *WITHOUT_EFFECT, *_UNSUPPORTED, *ENVELOPE_NAMES}
+)
 
 
 class Completions:
@@ -64,6 +67,7 @@ class Completions:
             model=envelope.model,
             prompt_param="prompt",
             prompts=prompts,
+            structure=openai_structure(body),
             wire=wire_values(body, _JUDGED),
             over_budget=headers.get(HEADER_OVER_BUDGET),
             stream=envelope.stream,

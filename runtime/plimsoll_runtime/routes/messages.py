@@ -28,6 +28,7 @@ from plimsoll_runtime.routes.body import (
 from plimsoll_runtime.routes.dialect import Answer, AnswerFacts, StreamWriter
 from plimsoll_runtime.routes.messages_answer import MessagesStream, to_message
 from plimsoll_runtime.routes.messages_content import ChatMessage, read_conversation
+from plimsoll_runtime.routes.structures import EXTENSION, OLDER_EXTENSIONS, beside_tools, messages_structure
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
 from plimsoll_runtime.routes.template_arguments import NO_EFFORT, asked_by, read_effort, template_arguments
 from plimsoll_runtime.routes.tools import messages_tools, offered
@@ -91,6 +92,7 @@ KNOWN: Final = (
     | WIRE_NAMES.keys()
     | ONLY_DEFAULTS.keys()
     | WITHOUT_EFFECT
+    | {"output_format", EXTENSION, *OLDER_EXTENSIONS}
 )
 
 
@@ -129,6 +131,7 @@ def _to_request(body: Mapping[str, Any], headers: Mapping[str, str]) -> Generati
         tool_use=tool_use,
         reasoning_param="thinking" if _kind_of_thinking(parsed) == "enabled" else None,
         wire=wire_values(body, WIRE_NAMES) | _reasoning_budget(parsed),
+        structure=beside_tools(messages_structure(parsed.output_config, body), tool_use),
         over_budget=headers.get(HEADER_OVER_BUDGET),
         stream=parsed.stream is True,
         unknown_fields=unknown_fields(body, KNOWN),
@@ -168,7 +171,6 @@ def _read_body(body: Mapping[str, Any]) -> Body:
     parsed = read(Body, body)
     refuse_unsupported(body, ONLY_DEFAULTS)
     _check_thinking(parsed.thinking, body.get("max_tokens"))
-    _refuse_output_format(parsed.output_config)
     _refuse_context_edits(parsed.context_management)
     return parsed
 
@@ -201,13 +203,6 @@ def _check_thinking_budget(budget: Any, max_tokens: Any) -> None:
     if type(max_tokens) is int and budget >= max_tokens:
         message = f"{param}: {budget:,} must be less than max_tokens {max_tokens:,}"
         raise refuse("invalid_value", message, param)
-
-
-def _refuse_output_format(output_config: Mapping[str, Any] | None) -> None:
-    """`effort` is advice to a model that thinks and is accepted; `format` would constrain the answer."""
-    if output_config is not None and output_config.get("format") is not None:
-        message = "output_config.format: not supported by this server: leave it out"
-        raise refuse("unsupported_parameter", message, "output_config.format")
 
 
 def _refuse_context_edits(context_management: Mapping[str, Any] | None) -> None:

@@ -28,11 +28,6 @@ WITHOUT_EFFECT: Final = frozenset(
 
 UNSUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "service_tier": ("auto", "default"),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
     "use_beam_search": (False,),
     "truncate_prompt_tokens": (),
     "prompt_logprobs": (),

@@ -27,6 +27,7 @@ from plimsoll_runtime.routes.openai_fields import ENVELOPE_NAMES, JUDGED_NAMES, 
 from plimsoll_runtime.routes.responses_items import read_input
 from plimsoll_runtime.routes.responses_object import finished_response
 from plimsoll_runtime.routes.responses_stream import ResponsesStream
+from plimsoll_runtime.routes.structures import EXTENSION, OLDER_EXTENSIONS, beside_tools, responses_structure
 from plimsoll_runtime.routes.template_arguments import FIELD as TEMPLATE_ARGUMENTS
 from plimsoll_runtime.routes.template_arguments import NO_EFFORT, asked_by, read_effort, template_arguments
 from plimsoll_runtime.routes.tools import FIELDS as TOOL_FIELDS
@@ -101,6 +102,7 @@ class Body(WireModel):
 
 KNOWN: Final = (
     frozenset({"input", TEMPLATE_ARGUMENTS, *TOOL_FIELDS, *Body.model_fields, *ENVELOPE_NAMES, *_JUDGED, *_UNSUPPORTED})
+    | {EXTENSION, *OLDER_EXTENSIONS}
     | _WITHOUT_EFFECT
 )
 
@@ -116,7 +118,7 @@ class Responses:
         conversation = read_input(body.get("input"))
         parsed = read(Body, body)
         refuse_unsupported(body, _UNSUPPORTED)
-        _refuse_format(parsed.text)
+        _refuse_verbosity(parsed.text)
         effort = _effort(parsed.reasoning)
         tool_use, left_out = responses_tools(body)
         if parsed.instructions:
@@ -129,6 +131,7 @@ class Responses:
             tool_use=tool_use,
             drops_oldest=body.get("truncation") == "auto",
             reasoning_param=None if effort in (None, NO_EFFORT) else "reasoning.effort",
+            structure=beside_tools(responses_structure(parsed.text, body), tool_use),
             wire=wire_values(body, _JUDGED) | _logprobs(body, parsed.include),
             over_budget=headers.get(HEADER_OVER_BUDGET),
             stream=envelope.stream,
@@ -146,13 +149,9 @@ class Responses:
 RESPONSES: Final = Responses()
 
 
-def _refuse_format(text: Mapping[str, Any] | None) -> None:
-    """`text` may say what happens anyway: plain text of medium length."""
-    given = {} if text is None else text
-    if given.get("format") not in (None, {"type": "text"}):
-        param = "text.format"
-        raise refuse("unsupported_parameter", f"{param}: only type text is supported by this server", param)
-    if given.get("verbosity") not in (None, "medium"):
+def _refuse_verbosity(text: Mapping[str, Any] | None) -> None:
+    """Medium is what happens anyway."""
+    if (text or {}).get("verbosity") not in (None, "medium"):
         raise refuse("unsupported_parameter", "text.verbosity is not supported: leave it out", "text.verbosity")
 
 

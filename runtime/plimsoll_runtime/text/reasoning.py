@@ -9,7 +9,7 @@ Owns also the bound on reasoning, `ReasoningBudget`, which the engine obeys toke
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from plimsoll_runtime.text.detokenizer import Detokenizer
 from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.token_rules import TokenRule
 
 TAIL_TOKENS: Final = 16
 """So many last tokens of a prompt are read: a tag with the line ends behind it."""
@@ -71,6 +72,22 @@ class ReasoningFormat:
         only_closer_V[closer_id] = True
         return ReasoningBudget(splitter, detokenizer, only_closer_V, most_tokens)
 
+    def free_before(
+        self,
+        form: TokenRule,
+        prompt_ids: Sequence[int],
+        template_arguments: Mapping[str, Any],
+        end_ids: Collection[int],
+    ) -> "FreeReasoning":
+        """The rule for one choice whose answer is held to `form`; `end_ids` end answers."""
+        return FreeReasoning(
+            form,
+            self.splitter(prompt_ids, template_arguments),
+            Detokenizer(self._tokenizer, self.shown_ids),
+            self._tokenizer.token_id(self.tags.opener),
+            end_ids,
+        )
+
     def splitter(self, prompt_ids: Sequence[int], template_arguments: Mapping[str, Any] | None) -> "ReasoningSplitter":
         """A splitter for one choice. `template_arguments` None: the prompt is no chat, and only its text counts."""
         tail = b"".join(self._tokenizer.token_bytes(token_id) for token_id in prompt_ids[-TAIL_TOKENS:])
@@ -87,7 +104,7 @@ def _is_off(template_arguments: Mapping[str, Any]) -> bool:
 
 class ReasoningBudget:
     """At most so many tokens of reasoning, tags included: the last of them is the closing tag, whatever the model would
-    write. An `admitted.TokenRule`."""
+    write. A `TokenRule`."""
 
     def __init__(
         self,
@@ -109,6 +126,49 @@ class ReasoningBudget:
     def advance(self, token_id: int) -> None:
         deque(self._splitter.feed(self._detokenizer.push(token_id)), maxlen=0)
         self._num_tokens += self._splitter.is_open
+
+
+class FreeReasoning:
+    """A form for what comes after reasoning: until then anything may be written but the end. A `TokenRule`.
+
+    An answer whose reasoning its prompt has not opened may begin with the opening tag, where that is one token.
+    """
+
+    def __init__(
+        self,
+        form: TokenRule,
+        splitter: "ReasoningSplitter",
+        detokenizer: Detokenizer,
+        opener_id: int | None,
+        end_ids: Collection[int],
+    ) -> None:
+        self._form = form
+        self._splitter = splitter
+        self._detokenizer = detokenizer
+        self._opener_id = None if splitter.is_open else opener_id
+        self._end_ids = list(end_ids)
+        self._all_but_end_V: npt.NDArray[np.bool_] | None = None
+
+    def allowed(self) -> npt.NDArray[np.bool_] | None:
+        if self._splitter.is_open and self._all_but_end_V is not None:
+            return self._all_but_end_V
+        allowed_V = self._form.allowed()
+        if allowed_V is None:
+            return None
+        if self._splitter.is_open:
+            allowed_V = self._all_but_end_V = np.ones_like(allowed_V)
+            allowed_V[self._end_ids] = False
+        elif self._opener_id is not None:
+            allowed_V = allowed_V.copy()
+            allowed_V[self._opener_id] = True
+        return allowed_V
+
+    def advance(self, token_id: int) -> None:
+        was_open = self._splitter.is_open or token_id == self._opener_id
+        self._opener_id = None
+        deque(self._splitter.feed(self._detokenizer.push(token_id)), maxlen=0)
+        if not was_open:
+            self._form.advance(token_id)
 
 
 class ReasoningSplitter:
