@@ -12,7 +12,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile  # noqa: A004
 from triton.runtime.jit import JITFunction
 
+from plimsoll_runtime.kernels.stored import FLOAT_DTYPES, STORAGES, StoredTensor, stored_bytes
 from plimsoll_runtime.kernels.triton_attention import attend_chunks, attend_tokens, make_tables, store_rows
+from plimsoll_runtime.kernels.triton_product import ExpertBank, TritonMatrix, project_pairs, route_pairs
 
 NAMES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64",
@@ -58,7 +60,22 @@ def attention(head_dim: int, dtype: torch.dtype) -> None:
         attend(query, cache, cache, tables, 0.1, None, query)
 
 
+def products(dtype: torch.dtype) -> None:
+    """Of every storage, and of experts."""
+    chosen = route_pairs(torch.tensor([[0, 1]] * 40), 2)
+    for storage in STORAGES.values():
+        columns = max(storage.group_weights, 64)
+        data = torch.zeros(2, 64, stored_bytes(storage, (columns,)), dtype=torch.uint8)
+        values = torch.zeros(40, columns, dtype=dtype)
+        if storage.name in FLOAT_DTYPES:
+            project_pairs(values, ExpertBank(storage, columns, data, dtype), chosen)
+        else:
+            TritonMatrix(StoredTensor(storage, (64, columns), data[0]), dtype).project(values)
+
+
 CASES = {
+    "products-float32": lambda: products(torch.float32),
+    "products-bfloat16": lambda: products(torch.bfloat16),
     "attention-128-bfloat16": lambda: attention(128, torch.bfloat16),
     "attention-256-float32": lambda: attention(256, torch.float32),
 }

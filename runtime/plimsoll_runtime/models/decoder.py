@@ -18,7 +18,7 @@ from plimsoll_runtime.kernels.dispatch import make_matrix, stack_matrices
 from plimsoll_runtime.kernels.matrix import Matrix
 from plimsoll_runtime.kernels.native_library import NativeKernels
 from plimsoll_runtime.kernels.reference import dequantize, rms_norm, rotate
-from plimsoll_runtime.models.architecture import Architecture, Attention, GatedDelta, Rope
+from plimsoll_runtime.models.architecture import Architecture, Attention, GatedDelta, Mixture, Rope
 from plimsoll_runtime.models.attention import (
     AttentionBatch,
     AttentionPlan,
@@ -29,6 +29,8 @@ from plimsoll_runtime.models.feed_forward import (
     Experts,
     FeedForward,
     GatedNetwork,
+    GroupedExperts,
+    GroupedMixture,
     MixtureNetwork,
     ResidentExperts,
     SharedMixture,
@@ -206,7 +208,8 @@ def load_decoder(
 ) -> Decoder:
     """Reads every weight once into its final form, but for experts that `experts` keeps elsewhere. Raises
     CheckpointError for a tensor that cannot be read."""
-    loader = _Loader(checkpoint, device, dtype, progress, native, experts)
+    kernels = torch_kernels() if kernels is None else kernels
+    loader = _Loader(checkpoint, device, dtype, progress, native, experts, kernels)
     architecture = checkpoint.architecture
     rotations = _make_rotations(loader, architecture, device)
     layers = [loader.layer(index, rotations) for index in range(architecture.num_layers)]
@@ -219,7 +222,7 @@ def load_decoder(
         output=output,
         norm=loader.vector("norm"),
         dtype=dtype,
-        kernels=torch_kernels() if kernels is None else kernels,
+        kernels=kernels,
     )
 
 
@@ -241,6 +244,7 @@ class _Loader:
         progress: Progress,
         native: NativeKernels | None,
         experts: ExpertSource | None,
+        kernels: StepKernels,
     ) -> None:
         self._checkpoint = checkpoint
         self._device = device
@@ -248,15 +252,16 @@ class _Loader:
         self._progress = progress
         self._native = native
         self._experts = experts
+        self._kernels = kernels
         self._all_bytes = checkpoint.weight_bytes - (0 if experts is None else checkpoint.expert_bytes)
         self._done_bytes = 0
 
     def matrix(self, *roles: str) -> Matrix:
         parts = [self._checkpoint.read(role) for role in roles]
         matrix = (
-            make_matrix(parts[0], self._device, self._dtype, self._native)
+            make_matrix(parts[0], self._device, self._dtype, self._native, self._kernels.triton)
             if len(parts) == 1
-            else stack_matrices(parts, self._device, self._dtype, self._native)
+            else stack_matrices(parts, self._device, self._dtype, self._native, self._kernels.triton)
         )
         self._count(sum(part.num_bytes for part in parts))
         return matrix
@@ -308,17 +313,31 @@ class _Loader:
         mixture = self._checkpoint.architecture.mixture
         if mixture is None:
             return self._network(prefix)
-        chosen = MixtureNetwork(
-            router=self.matrix(f"{prefix}.router"),
-            experts=self._all_experts(prefix, mixture.num_experts) if self._experts is None else self._experts(index),
-            mixture=mixture,
-        )
+        chosen = self._mixture(index, prefix, mixture)
         if not mixture.shared_size:
             return chosen
         return SharedMixture(chosen, self._network(f"{prefix}.shared"), self.matrix(f"{prefix}.shared_router"))
 
-    def _all_experts(self, prefix: str, num_experts: int) -> Experts:
-        return ResidentExperts(tuple(self._network(f"{prefix}.experts.{expert}") for expert in range(num_experts)))
+    def _mixture(self, index: int, prefix: str, mixture: Mixture) -> MixtureNetwork | GroupedMixture:
+        router = self.matrix(f"{prefix}.router")
+        if self._experts is not None:
+            return MixtureNetwork(router, self._experts(index), mixture)
+        prefixes = [f"{prefix}.experts.{expert}" for expert in range(mixture.num_experts)]
+        grouped = self._group_experts(prefixes)
+        if grouped is not None:
+            return GroupedMixture(router, grouped, mixture)
+        return MixtureNetwork(router, ResidentExperts(tuple(map(self._network, prefixes))), mixture)
+
+    def _group_experts(self, prefixes: Sequence[str]) -> GroupedExperts | None:
+        if self._kernels.group_experts is None:
+            return None
+        read = self._checkpoint.read
+        experts = [(read(f"{each}.gate"), read(f"{each}.up"), read(f"{each}.down")) for each in prefixes]
+        activation = self._checkpoint.architecture.activation
+        grouped = self._kernels.group_experts(experts, activation, self._device, self._dtype)
+        if grouped is not None:
+            self._count(sum(part.num_bytes for expert in experts for part in expert))
+        return grouped
 
     def _network(self, prefix: str) -> GatedNetwork:
         return GatedNetwork(

@@ -15,7 +15,11 @@ import torch
 from torch.nn import functional
 
 from plimsoll_runtime.kernels.matrix import Matrix
+from plimsoll_runtime.kernels.stored import StoredTensor
 from plimsoll_runtime.models.architecture import Activation, Mixture
+
+ExpertWeights = tuple[StoredTensor, StoredTensor, StoredTensor]
+"""Gate, up and down of one expert, as stored."""
 
 
 class FeedForward(Protocol):
@@ -34,7 +38,7 @@ class GatedNetwork:
 
     def __call__(self, normed_TE: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up.project(normed_TE).chunk(2, -1)
-        return self.down.project(_activate(gate, self.activation) * up)
+        return self.down.project(activate(gate, self.activation) * up)
 
 
 class Experts(Protocol):
@@ -65,7 +69,7 @@ class MixtureNetwork:
     mixture: Mixture
 
     def __call__(self, normed_TE: torch.Tensor) -> torch.Tensor:
-        shares_TA, chosen_TA = self.route(normed_TE)
+        shares_TA, chosen_TA = route(self.router, self.mixture, normed_TE)
         output_TE = torch.zeros_like(normed_TE)
         ordered = sorted(set(chosen_TA.flatten().tolist()))
         waiting: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -80,20 +84,32 @@ class MixtureNetwork:
                 num_added += 1
         return output_TE
 
-    def route(self, normed_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Float32 shares and int64 numbers of the chosen experts, both `[T, A]`, the likeliest first."""
-        shares_TX = self.router.project(normed_TE).float().softmax(-1)
-        shares_TA, chosen_TA = shares_TX.topk(self.mixture.experts_per_token)
-        if self.mixture.normalized:
-            shares_TA = shares_TA / shares_TA.sum(-1, keepdim=True)
-        return shares_TA, chosen_TA
+
+class GroupedExperts(Protocol):
+    """The experts of one layer, computed all at once."""
+
+    def compute(self, normed_TE: torch.Tensor, shares_TA: torch.Tensor, chosen_TA: torch.Tensor) -> torch.Tensor:
+        """`[T, E]`: the chosen experts' results, weighted by their shares."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedMixture:
+    """A mixture whose experts are computed all at once."""
+
+    router: Matrix
+    experts: GroupedExperts
+    mixture: Mixture
+
+    def __call__(self, normed_TE: torch.Tensor) -> torch.Tensor:
+        return self.experts.compute(normed_TE, *route(self.router, self.mixture, normed_TE))
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMixture:
     """A mixture, and one network that computes every token, weighted by the sigmoid of a gate of one row."""
 
-    chosen: MixtureNetwork
+    chosen: MixtureNetwork | GroupedMixture
     shared: GatedNetwork
     gate: Matrix
 
@@ -101,7 +117,16 @@ class SharedMixture:
         return self.chosen(normed_TE) + self.gate.project(normed_TE).sigmoid() * self.shared(normed_TE)
 
 
-def _activate(values: torch.Tensor, activation: Activation) -> torch.Tensor:
+def route(router: Matrix, mixture: Mixture, normed_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float32 shares and int64 numbers of the chosen experts, both `[T, A]`, the likeliest first."""
+    shares_TX = router.project(normed_TE).float().softmax(-1)
+    shares_TA, chosen_TA = shares_TX.topk(mixture.experts_per_token)
+    if mixture.normalized:
+        shares_TA = shares_TA / shares_TA.sum(-1, keepdim=True)
+    return shares_TA, chosen_TA
+
+
+def activate(values: torch.Tensor, activation: Activation) -> torch.Tensor:
     match activation:
         case "silu":
             return functional.silu(values)

@@ -1,4 +1,4 @@
-"""What computes the parts of a step that are no products with weights: attention over pages, and storing into them.
+"""What computes a step, as far as a decoder has a choice: attention over pages, products, mixtures.
 
 Owns `StepKernels` and its two kinds, torch for every device and Triton's for a CUDA device. In: `KernelChoice.triton`
 (kernels/choice.py decides). Out: functions that a decoder calls without knowing whose they are. Invariant: both kinds
@@ -7,11 +7,12 @@ give the same numbers up to rounding.
 Shapes: T tokens of the step, H query heads, K key/value heads, D head_dim.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from plimsoll_runtime.models.architecture import Activation
 from plimsoll_runtime.models.attention import (
     AttentionBatch,
     AttentionPlan,
@@ -20,15 +21,22 @@ from plimsoll_runtime.models.attention import (
     plan_attention,
     store_tokens,
 )
+from plimsoll_runtime.models.feed_forward import ExpertWeights, GroupedExperts
+
+ExpertGrouping = Callable[[Sequence[ExpertWeights], Activation, torch.device, torch.dtype], GroupedExperts | None]
 
 
 @dataclass(frozen=True, slots=True)
 class StepKernels:
     """`plan_attention(batch, window, device)` is called once per step and window; `store(cache, rows_T, key_TKD,
-    value_TKD)` and the plan's `attend` once per layer."""
+    value_TKD)` and the plan's `attend` once per layer. `triton`: dispatch.py makes matrices for Triton, too.
+    `group_experts(experts, activation, device, dtype)`, where there is one, takes all experts of a layer as stored, and
+    gives None where they cannot be grouped."""
 
     plan_attention: Callable[[AttentionBatch, int | None, torch.device], AttentionPlan]
     store: Callable[[LayerCache, torch.Tensor, torch.Tensor, torch.Tensor], None]
+    triton: bool = False
+    group_experts: ExpertGrouping | None = None
 
 
 def choose_step_kernels(triton: bool) -> StepKernels:

@@ -18,6 +18,7 @@ from plimsoll_runtime.kernels.triton_attention import (
 )
 from plimsoll_runtime.models.attention import AttentionBatch, LayerCache
 from plimsoll_runtime.models.step_kernels import StepKernels
+from plimsoll_runtime.models.triton_experts import bank_experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class PagePlan:
 
 
 def triton_kernels() -> StepKernels:
-    return StepKernels(plan_attention=plan_pages, store=store_in_pages)
+    return StepKernels(plan_attention=plan_pages, store=store_in_pages, triton=True, group_experts=bank_experts)
 
 
 def plan_pages(batch: AttentionBatch, window: int | None, device: torch.device) -> PagePlan:
