@@ -72,7 +72,15 @@ def test_a_cuda_device_is_asked_for_tritons_kernels(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("plimsoll_runtime.loading._device", lambda config: torch.device("cuda:1"))
     with pytest.raises(NotChosen):
         load_model(RuntimeConfig(model=SMOLLM2, dtype="float16"), lambda done, total: None)
-    shape = StepShape(num_heads=9, num_kv_heads=3, head_dim=64, page_size=16, window=None, dtype=torch.float16)
+    shape = StepShape(
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        page_size=16,
+        window=None,
+        dtype=torch.float16,
+        storages=frozenset({"Q4_1", "Q8_0"}),
+    )
     assert asked == [(torch.device("cuda:1"), shape)]
 
 

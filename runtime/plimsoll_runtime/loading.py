@@ -38,7 +38,7 @@ from plimsoll_runtime.engine.settings import (
     step_budget_tokens,
 )
 from plimsoll_runtime.kernels.choice import KernelChoice, StepShape, choose_for_cuda, choose_for_processor
-from plimsoll_runtime.models.architecture import Architecture, GatedDelta
+from plimsoll_runtime.models.architecture import GatedDelta, Mixture
 from plimsoll_runtime.models.decoder import Progress, load_decoder
 from plimsoll_runtime.models.experts.cache import ExpertCache, LayerExperts
 from plimsoll_runtime.models.experts.folder import provide_pack
@@ -196,13 +196,14 @@ def _choose_kernels(
 ) -> KernelChoice:
     """The native kernels round what the layers hand on, and keys and values, to 8 bits: only for auto."""
     if device.type == "cuda":
-        return choose_for_cuda(device, _step_shape(checkpoint.architecture, dtype))
+        return choose_for_cuda(device, _step_shape(checkpoint, dtype))
     if config.dtype != "auto":
         return KernelChoice(reason=f"{field_names('dtype')} is {config.dtype}; the native kernels need auto")
     return choose_for_processor(usable_cores(), checkpoint.weights.layer_storages)
 
 
-def _step_shape(architecture: Architecture, dtype: torch.dtype) -> StepShape:
+def _step_shape(checkpoint: Checkpoint, dtype: torch.dtype) -> StepShape:
+    architecture = checkpoint.architecture
     windows = [window for window in architecture.windows if window is not None]
     return StepShape(
         num_heads=architecture.num_heads,
@@ -211,6 +212,7 @@ def _step_shape(architecture: Architecture, dtype: torch.dtype) -> StepShape:
         page_size=DEFAULT_PAGE_SIZE,
         window=min(windows, default=None),
         dtype=dtype,
+        storages=frozenset(entry.storage.name for entry in checkpoint.weights.roles.values() if len(entry.shape) > 1),
     )
 
 
@@ -253,6 +255,7 @@ def _plan(
             feed_forward_size=shape.feed_forward_size,
             query_size=shape.query_size * (2 if shape.gated_attention else 1),
             delta_size=max(map(_delta_size, shape.delta_layers), default=0),
+            pair_size=0 if mixture is None or device.type == "cpu" else _pair_size(shape.hidden_size, mixture),
             vocab_size=shape.vocab_size,
         ),
         kv_bytes_per_token=kv_bytes_per_token(
@@ -296,6 +299,12 @@ def _delta_size(layer: GatedDelta) -> int:
     """Numbers per token: what the convolution reads, adds up and gives, then queries and keys for every value head with
     their scaled copies, the values, what comes out of them, and the gate."""
     return 3 * layer.conv_size + layer.num_value_heads * (4 * layer.key_dim + 6 * layer.value_dim)
+
+
+def _pair_size(hidden_size: int, mixture: Mixture) -> int:
+    """Numbers per token where all experts are computed at once (models/triton_experts.py): for each expert of the token
+    gate and up, apart and joined, their product with its factors, and the result with its weighted copy."""
+    return mixture.experts_per_token * (7 * mixture.expert_size + 2 * hidden_size)
 
 
 def _device(config: RuntimeConfig) -> torch.device:

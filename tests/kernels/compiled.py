@@ -5,6 +5,7 @@ Out: a line for each kernel with its name and the bytes of fast memory that a pr
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,10 +61,10 @@ def attention(head_dim: int, dtype: torch.dtype) -> None:
         attend(query, cache, cache, tables, 0.1, None, query)
 
 
-def products(dtype: torch.dtype) -> None:
-    """Of every storage, and of experts."""
+def products(names: Sequence[str], dtype: torch.dtype) -> None:
+    """One matrix of each quantized storage; of the others experts."""
     chosen = route_pairs(torch.tensor([[0, 1]] * 40), 2)
-    for storage in STORAGES.values():
+    for storage in (STORAGES[name] for name in names):
         columns = max(storage.group_weights, 64)
         data = torch.zeros(2, 64, stored_bytes(storage, (columns,)), dtype=torch.uint8)
         values = torch.zeros(40, columns, dtype=dtype)
@@ -74,9 +75,11 @@ def products(dtype: torch.dtype) -> None:
 
 
 CASES = {
-    "products-float32": lambda: products(torch.float32),
-    "products-bfloat16": lambda: products(torch.bfloat16),
-    "attention-128-bfloat16": lambda: attention(128, torch.bfloat16),
+    "products": lambda: products(["Q4_0", "Q4_K", "BF16"], torch.bfloat16),
+    "all-products-float32": lambda: products(list(STORAGES), torch.float32),
+    "all-products-bfloat16": lambda: products(list(STORAGES), torch.bfloat16),
+    "attention-64-bfloat16": lambda: attention(64, torch.bfloat16),
+    "attention-128-float32": lambda: attention(128, torch.float32),
     "attention-256-float32": lambda: attention(256, torch.float32),
 }
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from plimsoll_runtime.kernels import choice as choice_module
 from plimsoll_runtime.kernels import triton_check
 from plimsoll_runtime.kernels.choice import UNPROVED, StepShape, choose_for_cuda, choose_for_processor
 from plimsoll_runtime.kernels.native_library import GENERIC, open_native
+from plimsoll_runtime.kernels.triton_product import Routing
 
-SHAPE = StepShape(num_heads=4, num_kv_heads=2, head_dim=64, page_size=16, window=None, dtype=torch.float32)
+SHAPE = StepShape(num_heads=4, num_kv_heads=2, head_dim=64, page_size=16, window=None, dtype=torch.float32,
+                  storages=frozenset({"Q4_0"}))  # fmt: skip
 CUDA = torch.device("cuda")
 
 
@@ -55,8 +58,12 @@ def test_a_cuda_device_takes_tritons_kernels(monkeypatch: pytest.MonkeyPatch) ->
     choice = choose_for_cuda(CUDA, SHAPE)
     assert choice.triton
     assert checked == [SHAPE]
-    facts = {"name": "triton", "computes": "attention, torch the rest", "device": "A Card", "proof": UNPROVED}
-    assert choice.facts(whole_layers=False) == facts
+    assert choice.facts(whole_layers=False) == {
+        "name": "triton",
+        "computes": "attention, quantized products and mixtures, torch the rest",
+        "device": "A Card",
+        "proof": UNPROVED,
+    }
 
 
 def test_without_triton_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,22 +74,26 @@ def test_without_triton_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice.facts(whole_layers=False) == {"name": "torch", "reason": reason}
 
 
-def wrong_result(*arguments: object) -> None:
-    """Leaves the output as it is."""
+def wrong_result(*arguments: Any) -> torch.Tensor:
+    """Leaves an output as it is, or gives zeros; the third argument of a product by experts has their number."""
+    pairs = arguments[-1].num_pairs if isinstance(arguments[-1], Routing) else arguments[-1].shape[0]
+    return torch.zeros(pairs, 48, device=DEVICE)
 
 
 def no_compiler(*arguments: object) -> None:
     raise RuntimeError("ptxas\n  went away")
 
 
-@pytest.mark.parametrize("name", ["attend_tokens", "attend_chunks", "store_rows"])
+@pytest.mark.parametrize(
+    "name", ["attend_tokens", "attend_chunks", "store_rows", "project_pairs", "TritonMatrix.project"]
+)
 @pytest.mark.parametrize(
     ("broken", "told"), [(wrong_result, "off by "), (no_compiler, "RuntimeError: ptxas went away")]
 )
 def test_kernels_that_fail_on_the_device_compute_nothing(
-    name: str, broken: Callable[..., None], told: str, monkeypatch: pytest.MonkeyPatch
+    name: str, broken: Callable[..., Any], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton_check, name, broken)
+    monkeypatch.setattr(f"plimsoll_runtime.kernels.triton_check.{name}", broken)
     fault = triton_check.find_fault(DEVICE, SHAPE)
     assert fault is not None
     assert told in fault

@@ -15,8 +15,9 @@ SMALL_DEVICE_BYTES = 99 * 1024
 @pytest.mark.parametrize(
     ("capability", "case", "kernels"),
     [
-        ("86", "attention-256-float32", {"_store_kernel", "_token_kernel", "_join_kernel", "_chunk_kernel"}),
-        ("90", "attention-128-bfloat16", {"_store_kernel", "_token_kernel", "_join_kernel", "_chunk_kernel"}),
+        ("86", "attention-128-float32", {"_store_kernel", "_token_kernel", "_join_kernel", "_chunk_kernel"}),
+        ("86", "products", {"_product_kernel"}),
+        ("90", "attention-64-bfloat16", {"_store_kernel", "_token_kernel", "_join_kernel", "_chunk_kernel"}),
     ],
 )
 def test_every_kernel_compiles(capability: str, case: str, kernels: set[str], tmp_path: Path) -> None:

@@ -25,14 +25,14 @@ STEPS = (
     {"a": (18, 19), "b": (1, 7), "c": (0, 2)},
     {"b": (7, 8), "a": (19, 20), "c": (2, 9)},
 )
-"""Tokens of each sequence: prompts in chunks, single tokens, one that comes later; the first outgrows Gemma's window."""
+"""Tokens of each sequence: chunks, single tokens, a sequence that comes later; the first outgrows Gemma's window."""
 
 Pair = tuple[Decoder, Decoder]
 
 
 @pytest.fixture(
     scope="module",
-    params=[("llama_tied", 1, "Q4_1"), ("gemma3", 2, "Q8_0"), ("qwen3_moe", 1, "Q4_0"), ("qwen3_5_moe", 4, "F16")],
+    params=[("llama_tied", 1, "Q4_1"), ("gemma3", 2, "Q8_0"), ("qwen3_moe", 1, "Q4_0"), ("qwen3_5_moe", 4, "F32")],
     ids=lambda parameters: parameters[0],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:

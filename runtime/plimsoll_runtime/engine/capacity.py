@@ -149,15 +149,17 @@ def step_transient_bytes(
     vocab_size: int,
     context_tokens: int = 0,
     delta_size: int = 0,
+    pair_size: int = 0,
 ) -> int:
     """The most that one step holds at a time in float32, from the widths of a layer. `query_size` is heads x head_dim.
 
     Per token: the residual and its norm, queries with their rotated copy, keys, values and the attention's output, the
     two branches of the feed-forward with their product, and what it sees of `context_tokens` (a byte of mask and its
-    float). `delta_size` numbers are held besides in a layer that keeps states. Per logit row: the row, and a copy in
-    float64.
+    float). `delta_size` numbers are held besides in a layer that keeps states, `pair_size` in one whose experts are
+    computed at once. Per logit row: the row, and a copy in float64.
     """
-    per_token = 4 * (3 * hidden_size + 5 * query_size + 3 * feed_forward_size + delta_size) + context_tokens * (1 + 4)
+    numbers = 3 * hidden_size + 5 * query_size + 3 * feed_forward_size + delta_size + pair_size
+    per_token = 4 * numbers + context_tokens * (1 + 4)
     return step_tokens * per_token + logit_rows * vocab_size * (4 + 8)
 
 

@@ -40,6 +40,7 @@ class StepShape:
     page_size: int
     window: int | None
     dtype: torch.dtype
+    storages: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class KernelChoice:
         if self.triton_device is not None:
             return {
                 "name": "triton",
-                "computes": "attention, torch the rest",
+                "computes": "attention, quantized products and mixtures, torch the rest",
                 "device": self.triton_device,
                 "proof": UNPROVED,
             }

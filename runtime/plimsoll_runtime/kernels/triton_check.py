@@ -4,14 +4,17 @@ Owns the comparison. In: the device and a model's shapes. Out: None, or one sent
 compile. It also compiles what the first step would have to wait for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from plimsoll_runtime.kernels import reference
 from plimsoll_runtime.kernels.choice import StepShape
+from plimsoll_runtime.kernels.stored import FLOAT_DTYPES, STORAGES, StoredTensor, store_floats, stored_bytes
 from plimsoll_runtime.kernels.triton_attention import attend_chunks, attend_tokens, make_tables, store_rows
+from plimsoll_runtime.kernels.triton_product import MANY_ROWS, ExpertBank, TritonMatrix, project_pairs, route_pairs
 
 TOLERANCES = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """For results of numbers around one; what a wrong index gives is off by one itself."""
@@ -32,9 +35,9 @@ class _Sequence:
 
 def find_fault(device: torch.device, shape: StepShape) -> str | None:
     """None where every kernel agrees with the specification."""
-    for name, differs in CHECKS.items():
+    for name, measure in _checks(device, shape):
         try:
-            difference = differs(device, shape)
+            difference = measure()
         except Exception as error:  # whatever a compiler or a driver raises: torch computes then, and the log says why
             return f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:MESSAGE_CHARACTERS]}"
         if not difference <= TOLERANCES[shape.dtype]:
@@ -42,18 +45,13 @@ def find_fault(device: torch.device, shape: StepShape) -> str | None:
     return None
 
 
-def _check_decoding(device: torch.device, shape: StepShape) -> float:
-    return _attention_error(device, shape, num_tokens=1)
-
-
-def _check_prefill(device: torch.device, shape: StepShape) -> float:
-    return _attention_error(device, shape, num_tokens=37)
-
-
-CHECKS: dict[str, Callable[[torch.device, StepShape], float]] = {
-    "attention of one new token": _check_decoding,
-    "attention of a prompt's chunk": _check_prefill,
-}
+def _checks(device: torch.device, shape: StepShape) -> Iterator[tuple[str, Callable[[], float]]]:
+    """What is compared, and how to get the largest difference."""
+    yield "attention of one new token", partial(_attention_error, device, shape, num_tokens=1)
+    yield "attention of a prompt's chunk", partial(_attention_error, device, shape, num_tokens=37)
+    for storage in sorted(shape.storages):
+        for num_tokens in (1, MANY_ROWS + 1):
+            yield f"{storage} times {num_tokens}", partial(_product_error, device, shape.dtype, storage, num_tokens)
 
 
 @torch.inference_mode()
@@ -81,3 +79,30 @@ def _attention_error(device: torch.device, shape: StepShape, num_tokens: int) ->
     output_THD = torch.zeros_like(query_THD)
     attend(query_THD, keys, values, tables, SCALE, shape.window, output_THD)
     return float((output_THD - expected).float().abs().max())
+
+
+@torch.inference_mode()
+def _product_error(device: torch.device, dtype: torch.dtype, storage: str, num_tokens: int) -> float:
+    """The largest difference of one matrix and of two experts, relative to the largest result."""
+    generator = torch.Generator().manual_seed(0)
+    experts = [_random_matrix(storage, generator).to(device) for _ in range(2)]
+    values_TC = torch.randn(num_tokens, experts[0].num_columns, generator=generator).mul_(0.01).to(device, dtype)
+    expected_TXR = torch.stack([reference.linear(values_TC, expert) for expert in experts], 1)
+    bank_data = torch.stack([expert.data_RB for expert in experts])
+    bank = ExpertBank(experts[0].storage, experts[0].num_columns, bank_data, dtype)
+    chosen_TA = torch.tensor([[1, 0]], device=device).expand(num_tokens, -1)
+    grouped = project_pairs(values_TC, bank, route_pairs(chosen_TA, 2)).view(num_tokens, 2, -1).flip(1)
+    alone = TritonMatrix(experts[0], dtype).project(values_TC)
+    errors = (grouped - expected_TXR).abs().max(), (alone - expected_TXR[:, 0]).abs().max()
+    return float(max(errors) / expected_TXR.abs().max())
+
+
+def _random_matrix(name: str, generator: torch.Generator) -> StoredTensor:
+    """In bytes of any value but for one bit, without which a float16 is below two, and a sum of many finite."""
+    storage, num_rows = STORAGES[name], 48
+    if storage.group_weights == 1:
+        return store_floats(torch.randn(num_rows, 96, generator=generator).to(FLOAT_DTYPES[name]))
+    num_columns = 2 * storage.group_weights
+    size = (num_rows, stored_bytes(storage, (num_columns,)))
+    data_RB = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8) & 0xBF
+    return StoredTensor(storage, (num_rows, num_columns), data_RB)
